@@ -1,0 +1,121 @@
+//! The same batch with names, tags and weights: what `strobe.samples` carries.
+
+use crate::frame::Reason;
+use crate::raw::{Malformed, RawBatch};
+
+/// What one sample stands for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Weight {
+    /// Events that it stands for within its run (nanoseconds of CPU time for `cpu`): w_run.
+    pub run: f64,
+    /// Events that it stands for in the fleet: W0; 0 for runs whose host and moment somebody chose.
+    pub fleet: f64,
+}
+
+/// Names of the batch's frames, as columns.
+///
+/// A frame has `count[frame]` locations, the outermost function first, then what was inlined into it: all but the
+/// first are inlined. A frame without a location has its [`Reason`] in `reason`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Locations {
+    /// Locations of each frame of the batch.
+    pub count: Vec<u32>,
+    /// Why a frame has no name: code of a [`Reason`]; 0 for none.
+    pub reason: Vec<u8>,
+    /// Function of each location, demangled: index into `text`.
+    pub function: Vec<u32>,
+    /// Source file of each location: index into `text`; 0 if not known.
+    pub file: Vec<u32>,
+    /// Source line of each location; 0 if not known.
+    pub line: Vec<u32>,
+    /// Text of the locations; the first is empty.
+    pub text: Vec<String>,
+}
+
+/// Tags of the batch's stacks: pairs of (stack, tag).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tags {
+    /// Index into the batch's stacks.
+    pub stack: Vec<u32>,
+    /// Index into `text`.
+    pub tag: Vec<u32>,
+    /// The distinct tags.
+    pub text: Vec<String>,
+}
+
+/// A batch whose frames are named and whose samples are weighted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplesBatch {
+    /// The batch as it was.
+    pub raw: RawBatch,
+    /// Generation of the names and tags: unix microseconds at which they were made. The highest counts.
+    pub generation: u64,
+    /// Names of its frames.
+    pub locations: Locations,
+    /// Tags of its stacks.
+    pub tags: Tags,
+    /// Distinct weights.
+    pub weights: Vec<Weight>,
+    /// Weight of each sample: index into `weights`.
+    pub sample_weight: Vec<u32>,
+}
+
+impl SamplesBatch {
+    /// Proves the raw batch (see [`RawBatch::validate`]) and that names, tags and weights fit to it.
+    ///
+    /// # Errors
+    /// [`Malformed`] names the first thing that does not fit.
+    pub fn validate(&self) -> Result<(), Malformed> {
+        self.raw.validate()?;
+        let wrong = |what: &str| Err(Malformed(what.to_owned()));
+        let below = |column: &[u32], bound: usize| column.iter().all(|&index| (index as usize) < bound);
+        let locations = &self.locations;
+        let frames = self.raw.frames.len();
+        if [locations.count.len(), locations.reason.len()] != [frames; 2] {
+            return wrong("the names are not those of the batch's frames");
+        }
+        let total: u64 = locations.count.iter().map(|&count| u64::from(count)).sum();
+        let lengths = [
+            locations.function.len(),
+            locations.file.len(),
+            locations.line.len(),
+        ];
+        if lengths.iter().any(|&length| length as u64 != total) {
+            return wrong("the columns of names do not add up");
+        }
+        let text = locations.text.len();
+        if locations.text.first().is_none_or(|first| !first.is_empty())
+            || !below(&locations.function, text)
+            || !below(&locations.file, text)
+        {
+            return wrong("a name points outside of its text");
+        }
+        let known = |(&count, &code): (&u32, &u8)| match count {
+            0 => Reason::from_code(code).is_some(),
+            _ => code == 0,
+        };
+        if !locations.count.iter().zip(&locations.reason).all(known) {
+            return wrong("a frame has neither a name nor a reason, or both");
+        }
+        let tags = &self.tags;
+        if tags.stack.len() != tags.tag.len()
+            || !below(&tags.stack, self.raw.stacks.len())
+            || !below(&tags.tag, tags.text.len())
+        {
+            return wrong("a tag points outside of stacks or text");
+        }
+        if self.sample_weight.len() != self.raw.samples.len()
+            || !below(&self.sample_weight, self.weights.len())
+        {
+            return wrong("the weights are not those of the batch's samples");
+        }
+        if !self
+            .weights
+            .iter()
+            .all(|w| w.run.is_finite() && w.run > 0.0 && w.fleet.is_finite() && w.fleet >= 0.0)
+        {
+            return wrong("a weight is not a positive number");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! Random values of the wire's types: any that the wire can carry, whether or not they make sense together.
+
+#![allow(dead_code, reason = "each test file that includes this one uses a part of it")]
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use strobe_event::{
+    Binary, BinaryKind, BuildId, CpuCounts, DropCount, Frames, Locations, Process, RawBatch, RunEvent,
+    RunHead, RunId, Samples, SamplesBatch, Stacks, Tags, Threads, Weight,
+};
+
+/// Numbers of every length on the wire, up to the largest `int`.
+fn int() -> impl Strategy<Value = u32> {
+    (any::<u32>(), 1_u32..32).prop_map(|(bits, shift)| bits >> shift)
+}
+
+/// Numbers of every length on the wire, up to 64 bits.
+fn long() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0_u32..64).prop_map(|(bits, shift)| bits >> shift)
+}
+
+fn ints() -> impl Strategy<Value = Vec<u32>> {
+    vec(int(), 0..200)
+}
+
+fn longs() -> impl Strategy<Value = Vec<u64>> {
+    vec(long(), 0..200)
+}
+
+fn codes() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..200)
+}
+
+fn double() -> impl Strategy<Value = f64> {
+    any::<f64>().prop_filter("a value that equals itself", |value| !value.is_nan())
+}
+
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    vec(".{0,20}", 0..20)
+}
+
+fn drops() -> impl Strategy<Value = Vec<DropCount>> {
+    vec(
+        (any::<u8>(), long()).prop_map(|(reason, samples)| DropCount { reason, samples }),
+        0..4,
+    )
+}
+
+fn run_head() -> impl Strategy<Value = RunHead> {
+    let names = (any::<[u8; 16]>(), ".{0,40}", ".{0,10}", any::<u8>());
+    (names, [long(), long(), long(), long()], [double(), double()]).prop_map(|(names, longs, doubles)| {
+        let (id, host, profiler, cause) = names;
+        let [started_us, planned_us, slot_us, period] = longs;
+        let [run_probability, kernel_probability] = doubles;
+        let id = RunId(id);
+        RunHead {
+            id,
+            host,
+            profiler,
+            cause,
+            started_us,
+            planned_us,
+            slot_us,
+            run_probability,
+            kernel_probability,
+            period,
+        }
+    })
+}
+
+fn cpus() -> impl Strategy<Value = Vec<CpuCounts>> {
+    let one = (int(), [long(), long(), long(), long(), long()]).prop_map(|(cpu, longs)| {
+        let [taken, kept, idle, enabled_ns, running_ns] = longs;
+        CpuCounts {
+            cpu,
+            taken,
+            kept,
+            idle,
+            enabled_ns,
+            running_ns,
+        }
+    });
+    vec(one, 0..4)
+}
+
+fn binaries() -> impl Strategy<Value = Vec<Binary>> {
+    let kind = (1_u8..=6).prop_filter_map("a kind", BinaryKind::from_code);
+    let id = vec(any::<u8>(), 1..=BuildId::BYTES_MAX).prop_filter_map("an id", |bytes| BuildId::new(&bytes));
+    vec(
+        (kind, id, int()).prop_map(|(kind, id, path)| Binary { kind, id, path }),
+        0..5,
+    )
+}
+
+fn processes() -> impl Strategy<Value = Vec<Process>> {
+    let one = ([int(), int(), int(), int(), int(), int()], long()).prop_map(|(ints, start_ns)| {
+        let [pid, exec, service, executable, container, cgroup] = ints;
+        Process {
+            pid,
+            start_ns,
+            exec,
+            service,
+            executable,
+            container,
+            cgroup,
+        }
+    });
+    vec(one, 0..5)
+}
+
+/// Returns a strategy for raw batches.
+pub fn raw_batch() -> impl Strategy<Value = RawBatch> {
+    let head = (
+        run_head(),
+        int(),
+        long(),
+        long(),
+        cpus(),
+        drops(),
+        texts(),
+        binaries(),
+    );
+    let frames = (ints(), longs(), ints(), codes()).prop_map(|(binary, address, name, reason)| Frames {
+        binary,
+        address,
+        name,
+        reason,
+    });
+    let stacks = (ints(), ints(), ints(), codes()).prop_map(|(shared, added, frames, end)| Stacks {
+        shared,
+        added,
+        frames,
+        end,
+    });
+    let threads = [ints(), ints(), ints()].prop_map(|[process, tid, name]| Threads { process, tid, name });
+    let samples =
+        (longs(), ints(), ints(), ints(), longs()).prop_map(|(time_delta_us, stack, thread, cpu, value)| {
+            Samples {
+                time_delta_us,
+                stack,
+                thread,
+                cpu,
+                value,
+            }
+        });
+    (head, frames, stacks, processes(), threads, samples).prop_map(
+        |(head, frames, stacks, processes, threads, samples)| {
+            let (run, index, start_us, end_us, cpus, drops, strings, binaries) = head;
+            RawBatch {
+                run,
+                index,
+                start_us,
+                end_us,
+                cpus,
+                drops,
+                strings,
+                binaries,
+                frames,
+                stacks,
+                processes,
+                threads,
+                samples,
+            }
+        },
+    )
+}
+
+/// Returns a strategy for named and weighted batches.
+pub fn samples_batch() -> impl Strategy<Value = SamplesBatch> {
+    let locations = (ints(), codes(), ints(), ints(), ints(), texts()).prop_map(
+        |(count, reason, function, file, line, text)| Locations {
+            count,
+            reason,
+            function,
+            file,
+            line,
+            text,
+        },
+    );
+    let tags = (ints(), ints(), texts()).prop_map(|(stack, tag, text)| Tags { stack, tag, text });
+    let weights = vec(
+        [double(), double()].prop_map(|[run, fleet]| Weight { run, fleet }),
+        0..5,
+    );
+    (raw_batch(), long(), locations, tags, weights, ints()).prop_map(
+        |(raw, generation, locations, tags, weights, sample_weight)| SamplesBatch {
+            raw,
+            generation,
+            locations,
+            tags,
+            weights,
+            sample_weight,
+        },
+    )
+}
+
+/// Returns a strategy for run events.
+pub fn run_event() -> impl Strategy<Value = RunEvent> {
+    let counts = [long(), long(), long(), long(), long(), long()];
+    (run_head(), any::<u8>(), ".{0,80}", counts, drops()).prop_map(|(run, state, detail, counts, drops)| {
+        let [time_us, taken, spooled, idle, batches, done_us] = counts;
+        RunEvent {
+            run,
+            state,
+            time_us,
+            detail,
+            taken,
+            spooled,
+            idle,
+            batches,
+            drops,
+            done_us,
+        }
+    })
+}

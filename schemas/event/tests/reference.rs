@@ -1,0 +1,115 @@
+//! The codec against `apache-avro`, whose writer and reader are the reference: the same bytes, read back the same.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+mod generate;
+mod mirror;
+
+use apache_avro::Schema;
+use apache_avro::reader::datum::GenericDatumReader;
+use apache_avro::writer::datum::GenericDatumWriter;
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use strobe_event::codec::{self, Wire};
+use strobe_event::synthetic::{Shape, Workload};
+use strobe_event::{RawBatch, RunEvent, SamplesBatch};
+
+fn schema(id: u32) -> Schema {
+    Schema::parse_str(codec::schema_text(id).expect("a frozen schema")).expect("a schema that parses")
+}
+
+/// Checks one value in all four directions; NaN is left out of equality by comparing bytes again.
+fn agrees<T, M>(value: &T, schema: &Schema)
+where
+    T: Wire + PartialEq + std::fmt::Debug,
+    M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug + for<'a> From<&'a T>,
+{
+    let ours = codec::encode(value).expect("encodable");
+    let mirror = M::from(value);
+    let writer = GenericDatumWriter::builder(schema).build().expect("writer");
+    let theirs = writer.write_ser_to_vec(&mirror).expect("their bytes");
+    assert!(
+        ours == theirs,
+        "our {} bytes are not their {}",
+        ours.len(),
+        theirs.len()
+    );
+
+    let reader = GenericDatumReader::builder(schema).build().expect("reader");
+    let read: M = reader
+        .read_deser(&mut ours.as_slice())
+        .expect("their reader reads our bytes");
+    assert_eq!(read, mirror);
+
+    assert_eq!(
+        &codec::decode::<T>(&theirs).expect("our reader reads their bytes"),
+        value
+    );
+
+    // Their writer in blocks with stated lengths, as writers in other languages do it.
+    let blocks = GenericDatumWriter::builder(schema)
+        .target_block_size(16)
+        .build()
+        .expect("writer");
+    let in_blocks = blocks.write_ser_to_vec(&mirror).expect("their bytes in blocks");
+    assert_eq!(&codec::decode::<T>(&in_blocks).expect("blocks are read"), value);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Checks that random raw batches, whether or not they make sense, are the same bytes in both.
+    #[test]
+    fn raw_batches_are_theirs(batch in generate::raw_batch()) {
+        agrees::<RawBatch, mirror::RawBatch>(&batch, &schema(codec::SCHEMA_ID_RAW_BATCH));
+    }
+
+    /// Checks the same of named and weighted batches.
+    #[test]
+    fn samples_batches_are_theirs(batch in generate::samples_batch()) {
+        agrees::<SamplesBatch, mirror::SamplesBatch>(&batch, &schema(codec::SCHEMA_ID_SAMPLES_BATCH));
+    }
+
+    /// Checks the same of run events.
+    #[test]
+    fn run_events_are_theirs(event in generate::run_event()) {
+        agrees::<RunEvent, mirror::RunEvent>(&event, &schema(codec::SCHEMA_ID_RUN_EVENT));
+    }
+}
+
+/// Checks the same of whole batches with the shape of recorded ones.
+#[test]
+fn whole_batches_are_theirs() {
+    let workload = Workload::new(Shape::default(), 7);
+    let raw = schema(codec::SCHEMA_ID_RAW_BATCH);
+    agrees::<RawBatch, mirror::RawBatch>(&workload.raw_batch(0), &raw);
+    let samples = schema(codec::SCHEMA_ID_SAMPLES_BATCH);
+    agrees::<SamplesBatch, mirror::SamplesBatch>(&workload.samples_batch(1), &samples);
+}
+
+/// Checks that our bytes pass their dynamic reader too, which other tools resemble.
+#[test]
+fn their_dynamic_reader_reads_ours() {
+    let schema = schema(codec::SCHEMA_ID_SAMPLES_BATCH);
+    let batch = Workload::new(
+        Shape {
+            samples: 200,
+            ..Shape::default()
+        },
+        8,
+    )
+    .samples_batch(0);
+    let bytes = codec::encode(&batch).expect("encodable");
+    let reader = GenericDatumReader::builder(&schema).build().expect("reader");
+    let value = reader
+        .read_value(&mut bytes.as_slice())
+        .expect("their reader reads our bytes");
+    let writer = GenericDatumWriter::builder(&schema).build().expect("writer");
+    assert_eq!(writer.write_value_to_vec(value).expect("their bytes"), bytes);
+}

@@ -1,0 +1,95 @@
+//! The frozen schemas: what readers elsewhere were built against must not change by accident.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+use apache_avro::Schema;
+use apache_avro::rabin::Rabin;
+use serde_json::Value;
+use strobe_event::codec::{SCHEMA_ID_RAW_BATCH, SCHEMA_ID_RUN_EVENT, SCHEMA_ID_SAMPLES_BATCH, schema_text};
+
+const IDS: [u32; 3] = [SCHEMA_ID_RAW_BATCH, SCHEMA_ID_SAMPLES_BATCH, SCHEMA_ID_RUN_EVENT];
+
+fn json(id: u32) -> Value {
+    serde_json::from_str(schema_text(id).expect("a frozen schema")).expect("JSON")
+}
+
+/// Calls `visit` with every object of a schema.
+fn walk(schema: &Value, visit: &mut impl FnMut(&Value)) {
+    match schema {
+        Value::Object(members) => {
+            visit(schema);
+            members.values().for_each(|member| walk(member, visit));
+        }
+        Value::Array(items) => items.iter().for_each(|item| walk(item, visit)),
+        _ => {}
+    }
+}
+
+/// Returns the definition of the named type.
+fn definition(schema: &Value, name: &str) -> Value {
+    let mut found = None;
+    walk(schema, &mut |object| {
+        if object["name"] == name && (object["type"] == "record" || object["type"] == "fixed") {
+            let mut object = object.clone();
+            object.as_object_mut().expect("an object").remove("namespace");
+            found = Some(object);
+        }
+    });
+    found.unwrap_or_else(|| panic!("no `{name}`"))
+}
+
+/// Checks the fingerprints (CRC-64-AVRO of the canonical form): a change of the wire needs a new schema with a new id.
+#[test]
+fn the_wire_is_frozen() {
+    let fingerprint = |id| {
+        let schema =
+            Schema::parse_str(schema_text(id).expect("a frozen schema")).expect("a schema that parses");
+        schema.fingerprint::<Rabin>().to_string()
+    };
+    assert_eq!(IDS, [1, 2, 3]);
+    assert_eq!(
+        IDS.map(fingerprint),
+        ["601bbb565985230f", "45e4b3eda189e051", "e651e4ce213692e4"]
+    );
+    assert_eq!(schema_text(0), None);
+    assert_eq!(schema_text(4), None);
+}
+
+/// Checks that what stands in several schemas is the same in each.
+#[test]
+fn shared_records_are_the_same() {
+    let [raw, samples, event] = IDS.map(json);
+    assert_eq!(definition(&raw, "RawBatch"), definition(&samples, "RawBatch"));
+    for name in ["RunHead", "RunId", "DropCount"] {
+        assert_eq!(definition(&raw, name), definition(&event, name), "{name}");
+    }
+}
+
+/// Checks that every record and field says what it is, and that all names are in the namespace.
+#[test]
+fn every_field_is_documented() {
+    for id in IDS {
+        let schema = json(id);
+        assert_eq!(schema["namespace"], "org.strobe");
+        let mut fields = 0;
+        walk(&schema, &mut |object| {
+            if let Some(of_record) = object["fields"].as_array() {
+                for described in of_record.iter().chain([object]) {
+                    let doc = described["doc"].as_str().unwrap_or_default();
+                    assert!(
+                        doc.ends_with('.') && doc.len() > 5,
+                        "schema {id}: `{}` lacks its doc",
+                        described["name"]
+                    );
+                }
+                fields += of_record.len();
+            }
+        });
+        assert!(fields >= 20, "schema {id} has {fields} fields");
+    }
+}
