@@ -1,0 +1,158 @@
+//! The topics that exist, what each is made like, and the limits on a message.
+
+use std::time::Duration;
+
+/// What we put into one message at most: 1 MiB. A batch closes at 256 KiB; what the processor adds to it must fit,
+/// else the batch is split into parts.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// What a topic takes at most: 4 MiB. Above our own limit, so that a foreign message over ours reaches a consumer,
+/// which puts it aside with its reason, instead of failing at a producer that we do not see.
+pub const TOPIC_BYTES_MAX: usize = 4 << 20;
+
+/// What a dead-letter topic takes at most: the largest message of any topic and the headers that say why it died.
+pub const DEAD_LETTER_BYTES_MAX: usize = TOPIC_BYTES_MAX + (64 << 10);
+
+const _: () = assert!(MESSAGE_BYTES_MAX < TOPIC_BYTES_MAX && TOPIC_BYTES_MAX < DEAD_LETTER_BYTES_MAX);
+
+/// What follows a topic's name to make the name of its dead letters.
+pub const DEAD_LETTER_SUFFIX: &str = ".dlq";
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// A topic of the bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Topic {
+    /// Batches of raw stacks, by host.
+    StacksRaw,
+    /// The same batches, symbolized, tagged, weighted, by host.
+    Samples,
+    /// The life of each run, with its accounting, by host.
+    Runs,
+}
+
+/// What happens to old messages of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cleanup {
+    /// They go when they are older than the retention.
+    Delete,
+    /// The newest of each key stays.
+    Compact,
+}
+
+impl Cleanup {
+    fn value(self) -> &'static str {
+        match self {
+            Self::Delete => "delete",
+            Self::Compact => "compact",
+        }
+    }
+}
+
+/// What a topic is made like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicSpec {
+    /// The full name.
+    pub name: String,
+    /// Partitions when it is created.
+    pub partitions: i32,
+    /// Whether messages have a key whose order counts: then the partition count is never changed.
+    pub keyed: bool,
+    /// How long messages stay. Longer than a spool keeps them, shorter than the store remembers identities.
+    pub retention: Duration,
+    /// `max.message.bytes`.
+    pub message_bytes_max: usize,
+    /// What happens to old messages.
+    pub cleanup: Cleanup,
+    /// Copies of each message.
+    pub replication_factor: i32,
+}
+
+impl TopicSpec {
+    /// Returns the topic's settings, by Kafka's names.
+    pub fn config(&self) -> Vec<(&'static str, String)> {
+        // With three copies one may be away while `acks=all` still means two disks; with fewer, the leader alone.
+        let in_sync = if self.replication_factor >= 3 { 2 } else { 1 };
+        vec![
+            ("cleanup.policy", self.cleanup.value().to_owned()),
+            // What the producer compressed stays as it is: the broker spends no CPU on it.
+            ("compression.type", "producer".to_owned()),
+            ("max.message.bytes", self.message_bytes_max.to_string()),
+            ("min.insync.replicas", in_sync.to_string()),
+            ("retention.ms", self.retention.as_millis().to_string()),
+        ]
+    }
+}
+
+impl Topic {
+    /// Every topic, in the order of the path.
+    pub const ALL: [Self; 3] = [Self::StacksRaw, Self::Samples, Self::Runs];
+
+    /// Returns the name without the prefix.
+    pub fn stem(self) -> &'static str {
+        match self {
+            Self::StacksRaw => "stacks.raw",
+            Self::Samples => "samples",
+            Self::Runs => "runs",
+        }
+    }
+
+    /// Returns the full name.
+    pub fn name(self, prefix: &str) -> String {
+        format!("{prefix}{}", self.stem())
+    }
+
+    /// Returns how long its messages stay unless the site says otherwise.
+    fn retention(self) -> Duration {
+        match self {
+            Self::StacksRaw | Self::Samples => 3 * DAY,
+            Self::Runs => 7 * DAY,
+        }
+    }
+
+    /// Returns what it and its dead letters are made like.
+    pub fn specs(self, prefix: &str, partitions: i32, replication_factor: i32) -> [TopicSpec; 2] {
+        let live = TopicSpec {
+            name: self.name(prefix),
+            partitions,
+            keyed: true,
+            retention: self.retention(),
+            message_bytes_max: TOPIC_BYTES_MAX,
+            cleanup: Cleanup::Delete,
+            replication_factor,
+        };
+        let dead = TopicSpec {
+            name: dead_letter_name(&live.name),
+            // Few and far between; one partition keeps a list of them in order.
+            partitions: 1,
+            keyed: false,
+            // Somebody must see it, find the cause and deploy a cure.
+            retention: 14 * DAY,
+            message_bytes_max: DEAD_LETTER_BYTES_MAX,
+            ..live.clone()
+        };
+        [live, dead]
+    }
+}
+
+/// Returns the name of the topic that holds the dead letters of `topic`.
+pub fn dead_letter_name(topic: &str) -> String {
+    format!("{topic}{DEAD_LETTER_SUFFIX}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the names that other tools and the documentation rely on.
+    #[test]
+    fn names_are_those_of_the_map() {
+        let names: Vec<_> = Topic::ALL.iter().map(|topic| topic.name("strobe.")).collect();
+        assert_eq!(names, ["strobe.stacks.raw", "strobe.samples", "strobe.runs"]);
+        let [live, dead] = Topic::Runs.specs("x.", 4, 3);
+        assert_eq!((live.name.as_str(), dead.name.as_str()), ("x.runs", "x.runs.dlq"));
+        assert_eq!((live.partitions, dead.partitions), (4, 1));
+        assert!(live.config().contains(&("min.insync.replicas", "2".into())));
+        assert!(dead.message_bytes_max > live.message_bytes_max);
+    }
+}
