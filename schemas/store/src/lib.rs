@@ -1,0 +1,10 @@
+//! The symbol store: where agents put binaries, and where processors find them.
+//!
+//! Producers and processors never see one another; this is where they meet over binaries, as they meet over batches on the
+//! bus. An object of the store is whole or absent, and is not rewritten.
+
+pub mod error;
+pub mod store;
+
+pub use error::StoreError;
+pub use store::{BinaryKey, ContentHash, Put, Store};
