@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Stage 2 of a sample's path: the timer interrupt of one CPU -> one `struct sample_record` in the ring buffer.
+ * Runs in interrupt context, once at a time per CPU. A sample is lost here only as `dropped`, counted per CPU.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "record.h"
+#include "unwind.h"
+
+/* Which hierarchy names a task's control group. */
+enum cgroup_source { CGROUP_V2 = 0, CGROUP_MEMORY = 1, CGROUP_CPU = 2, CGROUP_PIDS = 3, CGROUP_CPUACCT = 4 };
+
+/* Fixed before loading: the verifier then drops every branch that cannot be taken. */
+const volatile __u32 cgroup_source = CGROUP_V2;
+const volatile __u32 kernel_frames_max = STACK_FRAMES_MAX;	/* less where `perf_event_max_stack` is less */
+const volatile __u32 sent_sets_mask = 0;	/* sets of `sent`, a power of two, minus 1 */
+const volatile __u64 wake_bytes = ~0ULL;	/* unread bytes from which user space is woken */
+
+volatile struct control control = { .epoch = 1, .omit_seen = 1 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);	/* set by user space */
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cpu_counters);
+} counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+/*
+ * Stacks sent in full this epoch: a four-way cache, half a cache line a set, of hashes mixed with the epoch. Not an
+ * LRU hash map: an update of that takes locks in interrupt context. What is pushed out here, or overwritten by a race
+ * between CPUs, is merely sent again.
+ */
+#define SENT_WAYS 4
+struct sent_set {
+	__u64 way[SENT_WAYS];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);	/* set by user space */
+	__type(key, __u32);
+	__type(value, struct sent_set);
+} sent SEC(".maps");
+
+static __always_inline bool was_sent(const struct sent_set *set, __u64 mark)
+{
+	return set->way[0] == mark || set->way[1] == mark || set->way[2] == mark || set->way[3] == mark;
+}
+
+static __always_inline void mark_sent(struct sent_set *set, __u64 mark)
+{
+	set->way[3] = set->way[2];
+	set->way[2] = set->way[1];
+	set->way[1] = set->way[0];
+	set->way[0] = mark;
+}
+
+#define CGROUP_ID_OF(task, subsystem)                                                                       \
+	(bpf_core_enum_value_exists(enum cgroup_subsys_id, subsystem)                                       \
+		 ? (task)->cgroups->subsys[bpf_core_enum_value(enum cgroup_subsys_id, subsystem)]->cgroup->kn->id \
+		 : 0)
+
+/* With cgroup version 1 the helper says 1, the unused version 2 root, for everything. */
+static __always_inline __u64 cgroup_id(const struct task_struct *task)
+{
+	switch (cgroup_source) {
+	case CGROUP_MEMORY:
+		return CGROUP_ID_OF(task, memory_cgrp_id);
+	case CGROUP_CPU:
+		return CGROUP_ID_OF(task, cpu_cgrp_id);
+	case CGROUP_PIDS:
+		return CGROUP_ID_OF(task, pids_cgrp_id);
+	case CGROUP_CPUACCT:
+		return CGROUP_ID_OF(task, cpuacct_cgrp_id);
+	default:
+		return bpf_get_current_cgroup_id();
+	}
+}
+
+static __always_inline enum stack_end kernel_stack(struct bpf_perf_event_data *ctx, struct sample_record *record)
+{
+	__u32 size = kernel_frames_max * sizeof(__u64);
+	long bytes;
+
+	if (size > STACK_FRAMES_MAX * sizeof(__u64))
+		size = STACK_FRAMES_MAX * sizeof(__u64);
+	bytes = bpf_get_stack(ctx, record->frames, size, 0);
+	if (bytes < 0)
+		return STACK_UNREADABLE;
+	record->header.kernel_depth = (__u64)bytes / sizeof(__u64);
+	/* The kernel's unwinder does not say how it ended; only a full buffer is known to be cut. */
+	return (__u32)bytes == size ? STACK_DEPTH : STACK_ROOT;
+}
+
+/* Where user code stands: the registers a user stack is walked from. */
+struct user_registers {
+	__u64 ip;
+	__u64 sp;
+	__u64 fp;
+	bool compat32;
+};
+
+static __always_inline struct user_registers registers_of(const struct pt_regs *regs)
+{
+	return (struct user_registers){ REGS_IP(regs), REGS_SP(regs), REGS_FP(regs), REGS_COMPAT32(regs) };
+}
+
+/*
+ * Kept apart by the barrier: left alone, the compiler merges these loads with those from the saved registers, through
+ * a pointer that may be either, and the verifier refuses a context pointer that was computed with.
+ */
+static __always_inline struct user_registers interrupted_registers(struct bpf_perf_event_data *ctx)
+{
+	struct user_registers regs = registers_of(&ctx->regs);
+
+	barrier_var(regs.ip);
+	barrier_var(regs.sp);
+	barrier_var(regs.fp);
+	barrier_var(regs.compat32);
+	return regs;
+}
+
+static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct task_struct *task, bool in_user_mode,
+				      struct scratch *scratch)
+{
+	struct unwind *state = &scratch->user;
+	struct user_registers regs;
+	struct mm_struct *mm = task->mm;
+
+	if ((task->flags & PF_KTHREAD) || !mm)
+		return STACK_NO_USER;
+	/*
+	 * From where execve switches to the new memory until it sets the new registers, the saved registers are the
+	 * old image's. Nothing tells from outside on which side of the switch a task stands, so all of it is withheld.
+	 */
+	if (BPF_CORE_READ_BITFIELD(task, in_execve))
+		return STACK_EXEC;
+	if (in_user_mode)
+		regs = interrupted_registers(ctx);
+	else
+		regs = registers_of((const struct pt_regs *)bpf_task_pt_regs(task));
+	/* Workers that the kernel started inside a process (io_uring, vhost) have its memory and no user registers. */
+	if (regs.ip == 0)
+		return STACK_NO_USER;
+	if (regs.compat32) {
+		scratch->record.frames[state->base & FRAMES_MASK] = regs.ip;
+		state->hash = hash_word(state->hash, regs.ip);
+		state->depth = 1;
+		return STACK_COMPAT32;
+	}
+	state->ip = regs.ip;
+	state->sp = regs.sp;
+	state->fp = regs.fp;
+	state->stack_top = mm->start_stack;
+	return walk_user(scratch);
+}
+
+/* Returns the flags of one output: a wake-up for each sample would cost more than the sample (12 to 16 us). */
+static __always_inline __u64 wake_flags(void)
+{
+	if (control.woken || bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) < wake_bytes)
+		return BPF_RB_NO_WAKEUP;
+	control.woken = 1;
+	return BPF_RB_FORCE_WAKEUP;
+}
+
+static __always_inline void send(struct sample_record *record, __u64 hash, struct cpu_counters *count)
+{
+	__u32 frames = (record->header.kernel_depth + record->header.user_depth) & FRAMES_MASK;
+	__u32 key = hash & sent_sets_mask;
+	struct sent_set *set = control.omit_seen ? bpf_map_lookup_elem(&sent, &key) : 0;
+	/* The epoch changes all 64 bits: what an older epoch marked looks like any other stack. */
+	__u64 mark = hash ^ (record->header.epoch * HASH_MULTIPLIER);
+	long error;
+
+	if (set && was_sent(set, mark)) {
+		record->header.flags |= SAMPLE_FRAMES_OMITTED;
+		frames = 0;
+	}
+	/* Variable length: a reservation takes only a constant size. */
+	error = bpf_ringbuf_output(&samples, record, sizeof(struct sample_header) + frames * sizeof(__u64),
+				   wake_flags());
+	if (error == 0) {
+		if (record->header.flags & SAMPLE_FRAMES_OMITTED) {
+			count->omitted++;
+			return;
+		}
+		count->full++;
+		/* Only now: a stack marked without having been sent would leave its followers without frames. */
+		if (set)
+			mark_sent(set, mark);
+	} else if (error == -EAGAIN) {
+		count->dropped[DROP_RING_FULL]++;	/* losing a sample is allowed; losing it silently is not */
+	} else {
+		count->dropped[DROP_OUTPUT_FAILED]++;
+	}
+}
+
+SEC("perf_event")
+int on_cpu(struct bpf_perf_event_data *ctx)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	bool in_user_mode = REGS_USER_MODE(&ctx->regs);
+	struct cpu_counters *count;
+	struct sample_header *header;
+	struct scratch *scratch;
+	struct task_struct *task;
+	__u32 zero = 0, end;
+	__u64 hash;
+
+	count = bpf_map_lookup_elem(&counters, &zero);
+	scratch = bpf_map_lookup_elem(&scratches, &zero);
+	if (!count || !scratch)
+		return 0;	/* cannot happen: both have the entry 0 */
+	if (pid_tgid == 0) {
+		count->idle++;
+		return 0;
+	}
+	count->taken++;
+
+	task = bpf_get_current_task_btf();
+	header = &scratch->record.header;
+	header->time_ns = bpf_ktime_get_ns();
+	header->start_time_ns = task->group_leader->start_boottime;
+	header->cgroup_id = cgroup_id(task);
+	header->cpu_sequence = count->taken;
+	header->tgid = pid_tgid >> 32;
+	header->tid = pid_tgid;
+	header->exec_id = task->self_exec_id;
+	header->epoch = control.epoch;
+	header->cpu = bpf_get_smp_processor_id();
+	header->flags = (in_user_mode ? 0 : SAMPLE_KERNEL_MODE) | (task->flags & PF_VCPU ? SAMPLE_GUEST : 0);
+	bpf_get_current_comm(header->comm, sizeof(header->comm));
+
+	hash = hash_word(header->tgid | ((__u64)header->exec_id << 32), header->start_time_ns);
+	header->kernel_depth = 0;
+	header->kernel_end = STACK_NOT_TAKEN;
+	if (!in_user_mode) {
+		header->kernel_end = kernel_stack(ctx, &scratch->record);
+		hash = hash_kernel_frames(scratch, hash, header->kernel_depth);
+	}
+
+	/* Where one side ends and the other begins is part of the stack. */
+	scratch->user.hash = hash_word(hash, header->kernel_depth);
+	scratch->user.base = header->kernel_depth;
+	scratch->user.depth = 0;
+	end = user_stack(ctx, task, in_user_mode, scratch);
+	header->user_end = end;
+	header->user_depth = scratch->user.depth;
+	if (end < STACK_ENDS)
+		count->user_ends[end]++;
+
+	header->stack_hash = hash_word(scratch->user.hash, (__u64)end << 32 | header->user_depth);
+	send(&scratch->record, header->stack_hash, count);
+	return 0;
+}
+
+/* The helpers that read memory are for programs that may be used under the GPL, too. */
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

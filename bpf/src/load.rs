@@ -1,0 +1,164 @@
+//! The program object → what is left of it once it runs: four descriptors and one page of memory.
+//!
+//! libbpf's own object (the kernel's types, the program's text, relocations: some MiB) is dropped after loading.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libbpf_rs::MapHandle;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::cgroup::CgroupSource;
+use crate::error::Error;
+use crate::libbpf_log::Recording;
+use crate::mapping::{Access, Mapping, page_bytes};
+use crate::probe;
+use crate::record::STACK_FRAMES_MAX;
+
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+#[allow(
+    missing_docs,
+    clippy::undocumented_unsafe_blocks,
+    unused,
+    reason = "written by libbpf-cargo"
+)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/on_cpu.skel.rs"));
+}
+
+/// `SENT_WAYS` in `progs/on_cpu.bpf.c`.
+const SENT_WAYS: u32 = 4;
+
+/// What the program is loaded with.
+pub struct LoadSettings {
+    /// A power of two, and a multiple of the page size.
+    pub ring_bytes: u32,
+    /// A power of two, at least `SENT_WAYS`.
+    pub sent_stacks: u32,
+    pub omit_sent_stacks: bool,
+    pub cgroup_source: CgroupSource,
+}
+
+/// The program in the kernel, attached to nothing yet.
+#[derive(Debug)]
+pub struct Loaded {
+    pub program: OwnedFd,
+    pub samples: MapHandle,
+    pub counters: MapHandle,
+    pub control: Control,
+}
+
+/// Loads the program, or says why not and what to do.
+pub fn load(settings: &LoadSettings) -> Result<Loaded, Error> {
+    probe::check_loadable()?;
+    let recording = Recording::start();
+    match try_load(settings) {
+        Ok(loaded) => Ok(loaded),
+        Err(Failure::Ours(error)) => Err(error),
+        Err(Failure::Libbpf(error)) => Err(Error::Load {
+            program: "on_cpu",
+            message: format!("{error:#}"),
+            log: recording.take(),
+        }),
+    }
+}
+
+enum Failure {
+    Ours(Error),
+    Libbpf(libbpf_rs::Error),
+}
+
+impl From<libbpf_rs::Error> for Failure {
+    fn from(error: libbpf_rs::Error) -> Self {
+        Self::Libbpf(error)
+    }
+}
+
+fn try_load(settings: &LoadSettings) -> Result<Loaded, Failure> {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = skeleton::OnCpuSkelBuilder::default().open(&mut storage)?;
+    open.maps.samples.set_max_entries(settings.ring_bytes)?;
+    open.maps.sent.set_max_entries(settings.sent_stacks / SENT_WAYS)?;
+    if let Some(fixed) = open.maps.rodata_data.as_deref_mut() {
+        fixed.cgroup_source = settings.cgroup_source as u32;
+        fixed.kernel_frames_max = probe::perf_event_max_stack().min(STACK_FRAMES_MAX as u32);
+        fixed.sent_sets_mask = settings.sent_stacks / SENT_WAYS - 1;
+        fixed.wake_bytes = u64::from(settings.ring_bytes) / 4 * 3;
+    }
+    let loaded = open.load()?;
+    let duplicate = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map_err(libbpf_rs::Error::from);
+    let control = Control::map(loaded.maps.data.as_fd()).map_err(Failure::Ours)?;
+    control.set_omit(settings.omit_sent_stacks);
+    Ok(Loaded {
+        program: duplicate(loaded.progs.on_cpu.as_fd())?,
+        samples: MapHandle::try_from(&loaded.maps.samples)?,
+        counters: MapHandle::try_from(&loaded.maps.counters)?,
+        control,
+    })
+}
+
+/// `struct control`: the words that the running program reads on every tick.
+#[derive(Debug)]
+pub struct Control {
+    page: Mapping,
+}
+
+// The program's only variable of its data section, so it stands at the section's beginning.
+const _: () = assert!(size_of::<skeleton::types::data>() == 4 * size_of::<u32>());
+
+impl Control {
+    const EPOCH: usize = 0;
+    const OMIT: usize = 4;
+    const WOKEN: usize = 8;
+
+    fn map(data: std::os::fd::BorrowedFd<'_>) -> Result<Self, Error> {
+        let bytes = page_bytes();
+        let failed = |source| Error::Map {
+            buffer: "program's variables",
+            bytes,
+            source,
+        };
+        Ok(Self {
+            page: Mapping::new(data, 0, bytes, Access::ReadWrite).map_err(failed)?,
+        })
+    }
+
+    /// Returns the epoch that ticks write into their records from now on.
+    pub fn epoch(&self) -> u32 {
+        self.word(Self::EPOCH)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Begins the next epoch and returns it.
+    pub fn advance_epoch(&self) -> u32 {
+        self.word(Self::EPOCH)
+            .map_or(0, |word| word.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    }
+
+    /// Says whether a stack that went out in this epoch is sent again.
+    pub fn set_omit(&self, omit: bool) {
+        if let Some(word) = self.word(Self::OMIT) {
+            word.store(u32::from(omit), Ordering::Relaxed);
+        }
+    }
+
+    /// Allows the next wake-up.
+    pub fn clear_woken(&self) {
+        if let Some(word) = self.word(Self::WOKEN) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn word(&self, offset: usize) -> Option<&AtomicU32> {
+        let at = self.page.at(offset)?;
+        // SAFETY: aligned, in a page that stays mapped as long as `self`, and both sides access it in whole words.
+        Some(unsafe { AtomicU32::from_ptr(at.cast()) })
+    }
+}

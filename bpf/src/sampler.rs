@@ -1,0 +1,321 @@
+//! Stages 1 to 4 together: starts the ticks, reads what they wrote, and says what was lost.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::cgroup::Hierarchy;
+use crate::counters::CpuCounters;
+use crate::cpus;
+use crate::error::Error;
+use crate::load::{self, LoadSettings, Loaded};
+use crate::mapping::page_bytes;
+use crate::perf_event::{EventTimes, PerfEvent};
+use crate::probe;
+use crate::record::RawSample;
+use crate::ring::Ring;
+use crate::run_stats::RunStats;
+use crate::side_band::SideBand;
+
+/// Room per CPU unless said otherwise: 9,973 Hz of stacks 127 deep, all new, for 80 ms; of typical ones for a second.
+const RING_BYTES_PER_CPU: usize = 1 << 20;
+/// The kernel's own limit is 4 GiB; this many would be a mistake.
+const RING_BYTES_MAX: usize = 1 << 30;
+/// Distinct stacks remembered as sent: 128 KiB. A busy host has some thousands in a minute.
+const SENT_STACKS: u32 = 16_384;
+const SENT_STACKS_MAX: u32 = 1 << 20;
+
+/// How to sample.
+#[derive(Clone, Debug)]
+pub struct SamplerSettings {
+    /// Ticks per second and CPU. An odd number keeps from marching in step with what is sampled.
+    pub frequency_hz: u32,
+    /// Bytes of the ring buffer, rounded up to a power of two; `None`: 1 MiB for each CPU.
+    pub ring_bytes: Option<usize>,
+    /// Stacks remembered as sent, rounded up to a power of two.
+    pub sent_stacks: u32,
+    /// Whether a stack that went out in this epoch is sent without its frames.
+    pub omit_sent_stacks: bool,
+    /// What names a task's control group.
+    pub hierarchy: Hierarchy,
+}
+
+impl SamplerSettings {
+    /// Returns the defaults at this frequency, for this host.
+    pub fn at(frequency_hz: u32) -> Self {
+        Self {
+            frequency_hz,
+            ring_bytes: None,
+            sent_stacks: SENT_STACKS,
+            omit_sent_stacks: true,
+            hierarchy: Hierarchy::find(),
+        }
+    }
+}
+
+/// What one reading of the ring brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consumed {
+    /// Samples handed over.
+    pub samples: usize,
+    /// Records that were none. Healthy: 0.
+    pub undecodable: usize,
+}
+
+/// Why [`Sampler::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The time is up: the usual case.
+    Timeout,
+    /// The ring is three quarters full, or a buffer of the side-band half.
+    NearlyFull,
+}
+
+/// The CPU profiler of one host. Dropping it detaches the program and frees the ring.
+#[derive(Debug)]
+pub struct Sampler {
+    events: BTreeMap<u32, PerfEvent>,
+    frequency_hz: u32,
+    stopped: bool,
+    ring: Ring,
+    wake: OwnedFd,
+    loaded: Loaded,
+}
+
+impl Sampler {
+    /// Loads the program and starts ticking on every CPU that is online.
+    pub fn start(settings: &SamplerSettings) -> Result<Self, Error> {
+        let limit_hz = probe::max_sample_rate_hz();
+        if settings.frequency_hz == 0 || u64::from(settings.frequency_hz) > limit_hz {
+            let remedy = format!("1 to {limit_hz} (kernel.perf_event_max_sample_rate) can be had");
+            let value = u64::from(settings.frequency_hz);
+            return Err(Error::Setting {
+                name: "frequency_hz",
+                value,
+                remedy,
+            });
+        }
+        let online = online_cpus()?;
+        let ring_bytes = ring_bytes(settings, online.len())?;
+        let loaded = load::load(&LoadSettings {
+            ring_bytes,
+            sent_stacks: sent_stacks(settings)?,
+            omit_sent_stacks: settings.omit_sent_stacks,
+            cgroup_source: settings.hierarchy.source,
+        })?;
+        let ring = Ring::new(loaded.samples.as_fd(), ring_bytes as usize)?;
+        let wake = wake_on(&loaded)?;
+        let mut sampler = Self {
+            events: BTreeMap::new(),
+            frequency_hz: settings.frequency_hz,
+            stopped: false,
+            ring,
+            wake,
+            loaded,
+        };
+        sampler.open_events(&online)?;
+        Ok(sampler)
+    }
+
+    /// Hands every record in the ring to `take`, in place, and returns how many there were.
+    ///
+    /// Records of one CPU come in the order of their time; records of different CPUs nearly so.
+    pub fn consume(&mut self, take: &mut dyn FnMut(RawSample<'_>)) -> Result<Consumed, Error> {
+        let mut consumed = Consumed::default();
+        let read = self.ring.read(|bytes| match RawSample::parse(bytes) {
+            Ok(sample) => {
+                consumed.samples += 1;
+                take(sample);
+            }
+            Err(why) => {
+                consumed.undecodable += 1;
+                tracing::debug!(%why, "a record is undecodable");
+            }
+        });
+        self.loaded.control.clear_woken();
+        read?;
+        Ok(consumed)
+    }
+
+    /// Sleeps until it is time to read: `interval` from now, or earlier when the ring fills up.
+    pub fn wait(&self, interval: Duration) -> Result<Wake, Error> {
+        let timeout = i32::try_from(interval.as_millis()).unwrap_or(i32::MAX);
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for the one event that is asked for; it outlives the call.
+        match unsafe { libc::epoll_wait(self.wake.as_raw_fd(), &mut event, 1, timeout) } {
+            0 => Ok(Wake::Timeout),
+            count if count > 0 => Ok(Wake::NearlyFull),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => Ok(Wake::Timeout),
+                source => Err(Error::Wait { source }),
+            },
+        }
+    }
+
+    /// Lets [`Sampler::wait`] return as well when a buffer of the side-band is half full.
+    pub fn wake_on_side_band(&mut self, side_band: &SideBand) -> Result<(), Error> {
+        side_band
+            .descriptors()
+            .try_for_each(|fd| add_to_epoll(&self.wake, fd))
+    }
+
+    /// Returns what the program has cost, while [`crate::bench_support::Counting`] lives.
+    pub fn run_stats(&self) -> io::Result<RunStats> {
+        RunStats::of(self.loaded.program.as_fd())
+    }
+
+    /// Returns each CPU's counts, of those that this sampler ticks on.
+    pub fn counters(&self) -> Result<BTreeMap<u32, CpuCounters>, Error> {
+        let unreadable = |message| Error::ReadMap {
+            map: "counters",
+            message,
+        };
+        let values = self
+            .loaded
+            .counters
+            .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| unreadable(error.to_string()))?
+            .ok_or_else(|| unreadable("it is empty".to_owned()))?;
+        let mut counters = BTreeMap::new();
+        for (cpu, value) in (0..).zip(&values) {
+            let parsed =
+                CpuCounters::parse(value).ok_or_else(|| unreadable(format!("{} bytes", value.len())))?;
+            // A CPU that has gone offline keeps its counts: its samples were taken.
+            if self.events.contains_key(&cpu) || parsed != CpuCounters::default() {
+                counters.insert(cpu, parsed);
+            }
+        }
+        Ok(counters)
+    }
+
+    /// Returns for how long each CPU's timer was enabled and running.
+    pub fn times(&self) -> Result<BTreeMap<u32, EventTimes>, Error> {
+        self.events
+            .iter()
+            .map(|(&cpu, event)| Ok((cpu, event.times()?)))
+            .collect()
+    }
+
+    /// Returns the epoch that ticks write into their records now.
+    pub fn epoch(&self) -> u32 {
+        self.loaded.control.epoch()
+    }
+
+    /// Begins the next epoch: every stack is sent with its frames once more. Returns the new epoch.
+    ///
+    /// A tick that began before may still refer to the old one. So: advance, let one more interval pass, consume, and
+    /// only then forget the stacks of older epochs; each record names the epoch that it refers to.
+    pub fn advance_epoch(&self) -> u32 {
+        self.loaded.control.advance_epoch()
+    }
+
+    /// Says whether stacks that went out in this epoch are sent without frames: not worth it where few repeat.
+    pub fn set_omit_sent_stacks(&self, omit: bool) {
+        self.loaded.control.set_omit(omit);
+    }
+
+    /// Takes up CPUs that have come online, and lets go of those that have gone. Returns how many tick now.
+    pub fn refresh_cpus(&mut self) -> Result<usize, Error> {
+        let online = online_cpus()?;
+        self.events.retain(|cpu, _| online.contains(cpu));
+        if !self.stopped {
+            self.open_events(&online)?;
+        }
+        Ok(self.events.len())
+    }
+
+    /// Stops the ticks. What is in the ring can still be consumed, and counters and times can still be read.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        self.stopped = true;
+        self.events.values().try_for_each(PerfEvent::disable)
+    }
+
+    /// Opens all that are missing before any of them starts, so that the CPUs begin together.
+    fn open_events(&mut self, online: &[u32]) -> Result<(), Error> {
+        let mut opened = Vec::new();
+        for &cpu in online.iter().filter(|cpu| !self.events.contains_key(cpu)) {
+            opened.extend(
+                PerfEvent::open(cpu, self.frequency_hz, self.loaded.program.as_fd())?.map(|e| (cpu, e)),
+            );
+        }
+        opened.iter().try_for_each(|(_, event)| event.enable())?;
+        self.events.extend(opened);
+        Ok(())
+    }
+}
+
+fn online_cpus() -> Result<Vec<u32>, Error> {
+    cpus::online().map_err(|source| Error::ReadFile {
+        path: "/sys/devices/system/cpu/online".to_owned(),
+        source,
+    })
+}
+
+fn ring_bytes(settings: &SamplerSettings, cpus: usize) -> Result<u32, Error> {
+    let wanted = settings
+        .ring_bytes
+        .unwrap_or(RING_BYTES_PER_CPU.saturating_mul(cpus).min(RING_BYTES_MAX));
+    if wanted > RING_BYTES_MAX {
+        let remedy = format!("at most {RING_BYTES_MAX} can be had");
+        return Err(Error::Setting {
+            name: "ring_bytes",
+            value: wanted as u64,
+            remedy,
+        });
+    }
+    const _: () = assert!(RING_BYTES_MAX <= u32::MAX as usize);
+    Ok(wanted.max(page_bytes()).next_power_of_two() as u32)
+}
+
+fn sent_stacks(settings: &SamplerSettings) -> Result<u32, Error> {
+    if !(4..=SENT_STACKS_MAX).contains(&settings.sent_stacks) {
+        let remedy = format!("4 to {SENT_STACKS_MAX} can be had");
+        let value = u64::from(settings.sent_stacks);
+        return Err(Error::Setting {
+            name: "sent_stacks",
+            value,
+            remedy,
+        });
+    }
+    Ok(settings.sent_stacks.next_power_of_two())
+}
+
+/// Returns an epoll descriptor that becomes ready by a wake-up alone. Edge-triggered, as a ring with one unread record
+/// is "readable" already.
+fn wake_on(loaded: &Loaded) -> Result<OwnedFd, Error> {
+    let failed = || Error::Wait {
+        source: io::Error::last_os_error(),
+    };
+    // SAFETY: takes no pointer.
+    let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if epoll < 0 {
+        return Err(failed());
+    }
+    // SAFETY: just returned by the kernel, owned by nobody else.
+    let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+    add_to_epoll(&epoll, loaded.samples.as_fd().as_raw_fd())?;
+    Ok(epoll)
+}
+
+fn add_to_epoll(epoll: &OwnedFd, fd: RawFd) -> Result<(), Error> {
+    let mut event = libc::epoll_event {
+        events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+        u64: 0,
+    };
+    // SAFETY: `event` outlives the call, which copies it.
+    if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } < 0 {
+        return Err(Error::Wait {
+            source: io::Error::last_os_error(),
+        });
+    }
+    Ok(())
+}
+
+/// A sampler moves to the thread that reads it.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Sampler>();
+};
