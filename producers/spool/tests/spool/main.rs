@@ -1,0 +1,11 @@
+//! The spool on disks that fail: known errors one by one, and random lives against a list.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
+
+mod known_errors;
+mod model;
+mod simulated;
