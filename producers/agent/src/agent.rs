@@ -1,0 +1,117 @@
+//! The four threads, from start to end.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::{self, JoinHandle};
+
+use strobe_bus::Shutdown;
+use strobe_spool::Spool;
+
+use crate::binaries;
+use crate::config::Settings;
+use crate::error::AgentError;
+use crate::publish::Publishing;
+use crate::sampling::Sampling;
+use crate::spooling::{self, Spooling};
+use crate::status::Status;
+
+/// Runs the agent until the wish to stop, or for as long as the settings say.
+///
+/// # Errors
+/// [`AgentError`] where it cannot start, or a thread cannot go on; the others are then stopped in order.
+pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
+    make_folder(&settings.state_dir)?;
+    if let Some(capture) = &settings.capture {
+        make_folder(capture)?;
+    }
+    let (writer, reader, recovered) = Spool::open(settings.spool.clone())?;
+    tracing::info!(?recovered, directory = %settings.spool.directory.display(), "spool opened");
+    let status = Arc::new(Status::default());
+
+    let (to_spool, from_sampling) = sync_channel(spooling::QUEUE);
+    let (announce, announced) = match &settings.symbol_store {
+        Some(_) => Some(sync_channel(binaries::QUEUE)).unzip(),
+        None => (None, None),
+    };
+    // First what may be refused, so that nothing runs when the agent cannot.
+    let sampling = Sampling::start(settings, to_spool, announce, Arc::clone(&status))?;
+    let publishing = match &settings.bus {
+        Some(bus) => Some(Publishing::new(reader, bus, Arc::clone(&status))?),
+        None => None,
+    };
+    let spooling = Spooling::new(writer, settings, Arc::clone(&status));
+
+    let mut threads = Vec::new();
+    threads.push(start("spooling", shutdown, move || {
+        spooling.run(&from_sampling);
+        Ok(())
+    })?);
+    if let Some(publishing) = publishing {
+        let token = shutdown.clone();
+        threads.push(start("publishing", shutdown, move || publishing.run(&token))?);
+    }
+    if let (Some(store), Some(announced)) = (settings.symbol_store.clone(), announced) {
+        let (limits, status, token) = (settings.binaries.clone(), Arc::clone(&status), shutdown.clone());
+        threads.push(start("binaries", shutdown, move || {
+            Ok(binaries::run(store, &limits, &announced, &status, &token)?)
+        })?);
+    }
+    if let Some(duration) = settings.duration {
+        let token = shutdown.clone();
+        threads.push(start("duration", shutdown, move || {
+            token.wait_timeout(duration);
+            token.request();
+            Ok(())
+        })?);
+    }
+    tracing::info!(
+        host = settings.host,
+        frequency_hz = settings.frequency_hz,
+        "profiling"
+    );
+    let sampled = sampling.run(shutdown);
+    shutdown.request();
+    threads.into_iter().map(join).fold(sampled, Result::and)
+}
+
+struct Thread {
+    name: &'static str,
+    handle: JoinHandle<Result<(), AgentError>>,
+}
+
+/// Starts a thread; if it fails, the whole agent is asked to stop, so that its supervisor sees it.
+fn start(
+    name: &'static str,
+    shutdown: &Shutdown,
+    work: impl FnOnce() -> Result<(), AgentError> + Send + 'static,
+) -> Result<Thread, AgentError> {
+    let token = shutdown.clone();
+    let handle = thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            let ended = work();
+            if let Err(error) = &ended {
+                tracing::error!(%error, thread = name, "stopping");
+                token.request();
+            }
+            ended
+        })
+        .map_err(|source| AgentError::Thread { name, source })?;
+    Ok(Thread { name, handle })
+}
+
+fn join(thread: Thread) -> Result<(), AgentError> {
+    thread
+        .handle
+        .join()
+        .unwrap_or(Err(AgentError::BrokeOff(thread.name)))
+}
+
+fn make_folder(folder: &Path) -> Result<(), AgentError> {
+    fs::create_dir_all(folder).map_err(|source| AgentError::Folder {
+        folder: folder.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,255 @@
+//! The agent's configuration, as written and as proved.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use strobe_bus::{Bus, BusSettings};
+
+use crate::error::AgentError;
+
+/// As written: TOML, every key optional, unknown keys refused.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentConfig {
+    /// Name of this host; empty: the kernel's host name.
+    pub host: String,
+    /// Folder for the spool and the status file.
+    pub state_dir: PathBuf,
+    /// Folder of the symbol store; empty: binaries are not uploaded.
+    pub symbol_store: PathBuf,
+    /// Ticks per second and CPU. Odd, so that it does not march in step with timers of 10 and 100 Hz.
+    pub frequency_hz: u32,
+    /// Length of a run; runs follow each other.
+    #[serde(with = "humantime_serde")]
+    pub run_length: Duration,
+    /// Whether batches are sent to the bus; otherwise they stay in the spool.
+    pub publish: bool,
+    /// Bytes of the kernel's ring buffer; unset: 1 MiB for each CPU.
+    pub ring_bytes: Option<usize>,
+    /// The bus.
+    pub bus: Bus,
+    /// The spool.
+    pub spool: SpoolConfig,
+    /// Upload of binaries.
+    pub binaries: BinariesConfig,
+}
+
+/// The part `[spool]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpoolConfig {
+    /// The most that the spool takes on disk. When it is full the newest batch is dropped and counted.
+    pub size_limit_bytes: u64,
+    /// Batches older than this are dropped and counted. Below the bus's retention.
+    #[serde(with = "humantime_serde")]
+    pub age_limit: Duration,
+    /// The longest time that a batch may be lost to a power cut.
+    #[serde(with = "humantime_serde")]
+    pub sync_interval: Duration,
+}
+
+/// The part `[binaries]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BinariesConfig {
+    /// Larger binaries are not uploaded.
+    pub file_bytes_max: u64,
+    /// Rate of uploads.
+    pub bytes_per_second: u32,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            host: String::new(),
+            state_dir: "/var/lib/strobe-agent".into(),
+            symbol_store: PathBuf::new(),
+            frequency_hz: 101,
+            run_length: Duration::from_secs(60),
+            publish: true,
+            ring_bytes: None,
+            bus: Bus::default(),
+            spool: SpoolConfig::default(),
+            binaries: BinariesConfig::default(),
+        }
+    }
+}
+
+impl Default for SpoolConfig {
+    fn default() -> Self {
+        Self {
+            size_limit_bytes: 1 << 30,
+            age_limit: Duration::from_secs(24 * 3600),
+            sync_interval: Duration::from_millis(500),
+        }
+    }
+}
+
+impl Default for BinariesConfig {
+    fn default() -> Self {
+        Self {
+            file_bytes_max: 512 << 20,
+            bytes_per_second: 4 << 20,
+        }
+    }
+}
+
+/// Least room of a spool: two segments of 16 MiB and the reserve for the events of runs.
+const SPOOL_BYTES_MIN: u64 = 34 << 20;
+/// Shortest run: below, a run is mostly its own start and end.
+const RUN_MIN: Duration = Duration::from_secs(1);
+/// Longest host name: the spool's bound on the owner's name.
+const HOST_BYTES_MAX: usize = 255;
+
+/// As proved.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name of this host.
+    pub host: String,
+    /// Folder for the spool and the status file.
+    pub state_dir: PathBuf,
+    /// Folder of the symbol store, where binaries are uploaded.
+    pub symbol_store: Option<PathBuf>,
+    /// Ticks per second and CPU.
+    pub frequency_hz: u32,
+    /// Length of a run.
+    pub run_length: Duration,
+    /// The bus, where batches are sent.
+    pub bus: Option<BusSettings>,
+    /// Bytes of the kernel's ring buffer.
+    pub ring_bytes: Option<usize>,
+    /// The spool.
+    pub spool: strobe_spool::Settings,
+    /// Upload of binaries.
+    pub binaries: BinariesConfig,
+    /// Folder into which each framed raw batch is written as well, for benchmarks.
+    pub capture: Option<PathBuf>,
+    /// Time after which the agent stops by itself.
+    pub duration: Option<Duration>,
+}
+
+impl AgentConfig {
+    /// Reads the configuration from `path`, or the defaults where there is none.
+    ///
+    /// # Errors
+    /// [`AgentError`] names the file, the line and, for an unknown key, the nearest known one.
+    pub fn read(path: Option<&Path>) -> Result<Self, AgentError> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let text = fs::read_to_string(path).map_err(|source| AgentError::ConfigRead {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text).map_err(|message| AgentError::Config(format!("{}: {message}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| {
+            let message = error.to_string();
+            match nearest_key(error.message()) {
+                Some(near) => format!("{}\ndid you mean `{near}`?", message.trim_end()),
+                None => message.trim_end().to_owned(),
+            }
+        })
+    }
+
+    /// Returns the settings that it stands for.
+    ///
+    /// # Errors
+    /// [`AgentError::Config`] names the key and the remedy.
+    pub fn validate(self) -> Result<Settings, AgentError> {
+        let wrong = |text: String| Err(AgentError::Config(text));
+        let host = match self.host.trim() {
+            "" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host => host.to_owned(),
+        };
+        if host.is_empty() || host.len() > HOST_BYTES_MAX || host.chars().any(char::is_control) {
+            return wrong(format!(
+                "`host` is `{}`: give a name of 1 to 255 bytes",
+                host.escape_debug()
+            ));
+        }
+        if self.frequency_hz == 0 {
+            return wrong("`frequency_hz` is 0: give the ticks per second, 101 for example".into());
+        }
+        if self.run_length < RUN_MIN {
+            return wrong(format!("`run_length` is {:?}: give at least 1s", self.run_length));
+        }
+        if self.spool.size_limit_bytes < SPOOL_BYTES_MIN {
+            let given = self.spool.size_limit_bytes;
+            return wrong(format!(
+                "`spool.size_limit_bytes` is {given}: give at least {SPOOL_BYTES_MIN}"
+            ));
+        }
+        if self.spool.age_limit.is_zero() || self.binaries.bytes_per_second == 0 {
+            return wrong("`spool.age_limit` and `binaries.bytes_per_second` must not be 0".into());
+        }
+        let bus = if self.publish {
+            Some(self.bus.validate()?.with_client_id("strobe-agent"))
+        } else {
+            None
+        };
+        let spool = strobe_spool::Settings {
+            size_limit_bytes: self.spool.size_limit_bytes,
+            age_limit: self.spool.age_limit,
+            sync_interval: self.spool.sync_interval,
+            ..strobe_spool::Settings::new(self.state_dir.join("spool"), host.clone())
+        };
+        Ok(Settings {
+            host,
+            symbol_store: (!self.symbol_store.as_os_str().is_empty()).then_some(self.symbol_store),
+            state_dir: self.state_dir,
+            frequency_hz: self.frequency_hz,
+            run_length: self.run_length,
+            bus,
+            ring_bytes: self.ring_bytes,
+            spool,
+            binaries: self.binaries,
+            capture: None,
+            duration: None,
+        })
+    }
+}
+
+/// Returns the known key that is nearest to the unknown one of a message "unknown field `a`, expected one of `b`, `c`".
+fn nearest_key(message: &str) -> Option<String> {
+    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
+    let known = known.split('`').skip(1).step_by(2);
+    known
+        .max_by(|a, b| strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b)))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that an unknown key is refused, and that the nearest known one is named.
+    #[test]
+    fn an_unknown_key_names_the_nearest() {
+        let error = AgentConfig::parse("frequenzy_hz = 99").unwrap_err();
+        assert!(error.contains("did you mean `frequency_hz`?"), "{error}");
+        let error = AgentConfig::parse("[spool]\nsize = 1").unwrap_err();
+        assert!(error.contains("did you mean `size_limit_bytes`?"), "{error}");
+    }
+
+    /// Checks that nothing need be configured, and that what makes no sense is refused by name.
+    #[test]
+    fn defaults_are_whole_and_nonsense_is_refused() {
+        let settings = AgentConfig::default().validate().unwrap();
+        assert_eq!(settings.frequency_hz, 101);
+        for (text, key) in [
+            ("frequency_hz = 0", "frequency_hz"),
+            ("run_length = \"1ms\"", "run_length"),
+            ("[spool]\nsize_limit_bytes = 1", "spool.size_limit_bytes"),
+            ("[bus]\nbootstrap = \"\"", "bootstrap"),
+        ] {
+            let error = AgentConfig::parse(text).unwrap().validate().unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
+            assert_eq!(key == "bootstrap" || error.exit_code() == 78, true);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What an operator could fix.
+
+use std::path::PathBuf;
+
+/// Why the agent cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The configuration file cannot be read.
+    #[error("cannot read the configuration {path}: {source}")]
+    ConfigRead {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The configuration is not right.
+    #[error("{0}")]
+    Config(String),
+    /// A folder of the agent cannot be used.
+    #[error("cannot use the folder {folder}: {source}")]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start the thread {name}: {source}")]
+    Thread {
+        /// The thread.
+        name: &'static str,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A thread ended by a panic, which is a fault of ours.
+    #[error("the thread {0} broke off: this is a fault of the agent; its log says where")]
+    BrokeOff(&'static str),
+    /// The kernel's side.
+    #[error(transparent)]
+    Bpf(#[from] strobe_bpf::Error),
+    /// The spool.
+    #[error(transparent)]
+    Spool(#[from] strobe_spool::Error),
+    /// The bus.
+    #[error(transparent)]
+    Bus(#[from] strobe_bus::Error),
+    /// The symbol store.
+    #[error(transparent)]
+    Store(#[from] strobe_store::StoreError),
+}
+
+impl AgentError {
+    /// Returns the exit code: 78 for configuration, 77 for privileges, 1 for the rest.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::ConfigRead { .. } | Self::Config(_) => 78,
+            Self::Bpf(strobe_bpf::Error::MissingCapability { .. }) => 77,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! Process images and what they had mapped: stage 5.
+//!
+//! An image is (pid, start time, exec count). The side-band says what happens to a pid, in the order of time; a sample says
+//! which image it is of. The two are merged by time ([`crate::sampling`]), so that an image's mappings are at every sample what
+//! they were at that moment. Images that existed before the agent, or whose events were lost, are read from `/proc` once.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use strobe_bpf::{ProcessEventKind, StackEnd};
+
+use crate::files::{Backing, Files, MappedFile};
+use crate::held::Held;
+use crate::procfs;
+
+/// Images kept of one pid: the current one and those just before, whose samples may still come.
+const IMAGES_PER_PID_MAX: usize = 3;
+/// Time for which an ended image is kept: samples of it are read at most some 100 ms later.
+const KEEP_ENDED_NS: u64 = 5_000_000_000;
+/// Mappings of code kept of an image: above 65,530 the kernel maps no more either (`vm.max_map_count`).
+const MAPPINGS_MAX: usize = 65_530;
+/// Pids known at one time; beyond, those without recent news are dropped and read from `/proc` again.
+const PIDS_MAX: usize = 65_536;
+
+/// One executable mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// Behind the last address.
+    pub end: u64,
+    /// What of the file stands at `start`.
+    pub file_offset: u64,
+    /// What backs it.
+    pub backing: Backing,
+}
+
+/// One image of a process.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// A number of its own, never used again.
+    pub number: u64,
+    /// Process id.
+    pub pid: u32,
+    /// Start of the process; known from its first sample.
+    pub start_ns: Option<u64>,
+    /// Count of execs; known from its first sample, or from the image before.
+    pub exec: Option<u32>,
+    /// When the image was made, and when it ended.
+    born_ns: u64,
+    ended_ns: Option<u64>,
+    /// Executable mappings, ascending, not overlapping. Shared with the parent until either changes.
+    mappings: Arc<Vec<Mapping>>,
+    /// The executable's path: the first file mapped after an exec.
+    pub executable: Option<Arc<str>>,
+    /// The number of the image that it was forked or executed from.
+    pub origin: Option<u64>,
+}
+
+/// What an event changed that others must know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// Code was mapped over code: addresses of this image mean something else from now on.
+    Replaced(u64),
+}
+
+/// The images of all processes.
+#[derive(Debug, Default)]
+pub struct Images {
+    by_pid: FxHashMap<u32, Vec<Image>>,
+    next: u64,
+    /// Images read from `/proc`, because their beginning was not seen. Healthy: as many as processes at the start.
+    pub scanned: u64,
+    /// Images dropped because too many pids were known. Healthy: 0.
+    pub evicted: u64,
+}
+
+impl Image {
+    /// Returns the mapping that holds `address`.
+    pub fn mapping(&self, address: u64) -> Option<&Mapping> {
+        let at = self
+            .mappings
+            .partition_point(|mapping| mapping.start <= address)
+            .checked_sub(1)?;
+        self.mappings.get(at).filter(|mapping| address < mapping.end)
+    }
+
+    /// Adds a mapping; returns whether it replaced code.
+    fn map(&mut self, new: Mapping) -> bool {
+        let mappings = Arc::make_mut(&mut self.mappings);
+        let overlaps = mappings
+            .iter()
+            .any(|old| old.start < new.end && new.start < old.end);
+        // The same again, as `mprotect` reports it, changes nothing.
+        if overlaps && mappings.contains(&new) {
+            return false;
+        }
+        if overlaps {
+            let cut = |old: Mapping| {
+                let left = (old.start < new.start).then(|| Mapping {
+                    end: new.start.min(old.end),
+                    ..old
+                });
+                let right = (old.end > new.end).then(|| {
+                    let start = new.end.max(old.start);
+                    Mapping {
+                        start,
+                        file_offset: old.file_offset.saturating_add(start - old.start),
+                        ..old
+                    }
+                });
+                left.into_iter().chain(right)
+            };
+            let kept: Vec<Mapping> = mappings.drain(..).flat_map(cut).collect();
+            *mappings = kept;
+        }
+        if mappings.len() < MAPPINGS_MAX {
+            let at = mappings.partition_point(|mapping| mapping.start < new.start);
+            mappings.insert(at, new);
+        }
+        overlaps
+    }
+
+    fn is_of(&self, sample: &Held) -> bool {
+        self.start_ns.is_none_or(|start| start == sample.start_ns)
+            && self.exec.is_none_or(|exec| exec == sample.exec)
+    }
+}
+
+impl Images {
+    /// Reads all processes that there are, as the agent starts.
+    pub fn scan(&mut self, files: &mut Files, now_ns: u64) {
+        for pid in procfs::processes() {
+            self.scan_one(pid, files, now_ns);
+        }
+    }
+
+    /// Returns how many images are known.
+    pub fn len(&self) -> usize {
+        self.by_pid.values().map(Vec::len).sum()
+    }
+
+    /// Returns whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.by_pid.is_empty()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Reads the image that a pid has now, if there is one.
+    fn scan_one(&mut self, pid: u32, files: &mut Files, now_ns: u64) -> bool {
+        let Some(lines) = procfs::executable_maps(pid) else {
+            return false;
+        };
+        let mappings = lines.iter().map(|line| Mapping {
+            start: line.start,
+            end: line.end,
+            file_offset: line.file_offset,
+            backing: files.backing(&MappedFile::of_line(pid, line)),
+        });
+        let mappings = Arc::new(mappings.take(MAPPINGS_MAX).collect());
+        let number = self.number();
+        self.scanned += 1;
+        let executable = procfs::executable(pid).map(Arc::from);
+        let (born_ns, ended_ns) = (now_ns, None);
+        self.push(Image {
+            number,
+            pid,
+            start_ns: None,
+            exec: None,
+            born_ns,
+            ended_ns,
+            mappings,
+            executable,
+            origin: None,
+        });
+        true
+    }
+
+    fn push(&mut self, image: Image) {
+        let images = self.by_pid.entry(image.pid).or_default();
+        if images.len() == IMAGES_PER_PID_MAX {
+            images.remove(0);
+        }
+        images.push(image);
+    }
+
+    fn current(&mut self, pid: u32) -> Option<&mut Image> {
+        self.by_pid.get_mut(&pid)?.last_mut()
+    }
+
+    /// Takes an event of the side-band, in the order of time.
+    pub fn apply(&mut self, time_ns: u64, event: &ProcessEventKind<'_>, files: &mut Files) -> Change {
+        match *event {
+            ProcessEventKind::Fork {
+                pid, tid, parent_pid, ..
+            } if pid == tid && pid != parent_pid => {
+                self.fork(pid, parent_pid, files, time_ns);
+            }
+            ProcessEventKind::Exec { pid, .. } => self.exec(pid, time_ns),
+            ProcessEventKind::Mmap(ref mmap) => return self.mmap(mmap, files, time_ns),
+            ProcessEventKind::Exit { pid, tid } if pid == tid => {
+                if let Some(image) = self.current(pid) {
+                    image.ended_ns = Some(time_ns);
+                }
+            }
+            _ => {}
+        }
+        Change::None
+    }
+
+    fn fork(&mut self, pid: u32, parent: u32, files: &mut Files, time_ns: u64) {
+        if self.current(parent).is_none() {
+            self.scan_one(parent, files, time_ns);
+        }
+        let number = self.number();
+        let from = self.current(parent);
+        let child = Image {
+            number,
+            pid,
+            start_ns: None,
+            exec: from.as_ref().and_then(|parent| parent.exec),
+            born_ns: time_ns,
+            ended_ns: None,
+            mappings: from
+                .as_ref()
+                .map(|parent| Arc::clone(&parent.mappings))
+                .unwrap_or_default(),
+            executable: from.as_ref().and_then(|parent| parent.executable.clone()),
+            origin: from.map(|parent| parent.number),
+        };
+        self.push(child);
+    }
+
+    fn exec(&mut self, pid: u32, time_ns: u64) {
+        let number = self.number();
+        let before = self.current(pid);
+        let next = Image {
+            number,
+            pid,
+            start_ns: before.as_ref().and_then(|image| image.start_ns),
+            exec: before
+                .as_ref()
+                .and_then(|image| image.exec)
+                .map(|exec| exec.wrapping_add(1)),
+            born_ns: time_ns,
+            ended_ns: None,
+            mappings: Arc::default(),
+            executable: None,
+            origin: before.as_ref().map(|image| image.number),
+        };
+        if let Some(before) = before {
+            before.ended_ns = Some(time_ns);
+        }
+        self.push(next);
+    }
+
+    fn mmap(&mut self, mmap: &strobe_bpf::Mmap<'_>, files: &mut Files, time_ns: u64) -> Change {
+        let path = String::from_utf8_lossy(mmap.path);
+        let mapped = MappedFile::of_event(mmap, &path);
+        let backing = files.backing(&mapped);
+        let (start, end) = mapped.range;
+        if self.current(mmap.pid).is_none() && !self.scan_one(mmap.pid, files, time_ns) {
+            let number = self.number();
+            let image = Image {
+                number,
+                pid: mmap.pid,
+                start_ns: None,
+                exec: None,
+                born_ns: time_ns,
+                ended_ns: None,
+                mappings: Arc::default(),
+                executable: None,
+                origin: None,
+            };
+            self.push(image);
+        }
+        let Some(image) = self.current(mmap.pid) else {
+            return Change::None;
+        };
+        if image.executable.is_none() && matches!(backing, Backing::File(_)) && path.starts_with('/') {
+            // The program itself is mapped first, before its interpreter and its libraries.
+            image.executable = Some(procfs::without_deleted(&path).into());
+        }
+        let replaced = image.map(Mapping {
+            start,
+            end,
+            file_offset: mmap.file_offset,
+            backing,
+        });
+        if replaced {
+            Change::Replaced(image.number)
+        } else {
+            Change::None
+        }
+    }
+
+    /// Returns the image that a sample is of, binding what only samples know. Nothing where nothing is known of it.
+    pub fn of_sample(&mut self, sample: &Held, files: &mut Files) -> Option<&mut Image> {
+        let pid = sample.pid;
+        let found = self
+            .by_pid
+            .get(&pid)
+            .and_then(|images| images.iter().rposition(|image| image.is_of(sample)));
+        let at = match found {
+            Some(at) => at,
+            None => {
+                // Its beginning was not seen. What runs now under the pid is the sampled image only if it is the same process
+                // and no exec came since: then an event would have made an image that the sample fits.
+                let same = procfs::started_at(pid, sample.start_ns);
+                if !same || self.by_pid.contains_key(&pid) || !self.scan_one(pid, files, sample.time_ns) {
+                    return None;
+                }
+                self.by_pid.get(&pid)?.len() - 1
+            }
+        };
+        let image = self.by_pid.get_mut(&pid)?.get_mut(at)?;
+        // Within `exec` the kernel's two counts are of different moments: such a sample binds nothing.
+        if sample.user_end != StackEnd::Exec && image.exec.is_none() {
+            image.exec = Some(sample.exec);
+        }
+        image.start_ns = Some(sample.start_ns);
+        Some(image)
+    }
+
+    /// Drops images that ended long enough ago, and whatever is too much.
+    pub fn expire(&mut self, now_ns: u64) {
+        let old = |image: &Image| {
+            image
+                .ended_ns
+                .is_some_and(|ended| ended.saturating_add(KEEP_ENDED_NS) < now_ns)
+        };
+        self.by_pid.retain(|_, images| {
+            images.retain(|image| !old(image));
+            !images.is_empty()
+        });
+        if self.by_pid.len() > PIDS_MAX {
+            let before = self.by_pid.len();
+            self.by_pid.retain(|_, images| {
+                images
+                    .last()
+                    .is_some_and(|image| image.born_ns.saturating_add(KEEP_ENDED_NS) > now_ns)
+            });
+            self.evicted += (before - self.by_pid.len()) as u64;
+        }
+    }
+
+    /// Forgets everything; the next samples read what they need from `/proc`.
+    pub fn forget(&mut self) {
+        self.by_pid.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn image() -> Image {
+        Image {
+            number: 1,
+            pid: 1,
+            start_ns: None,
+            exec: None,
+            born_ns: 0,
+            ended_ns: None,
+            mappings: Arc::default(),
+            executable: None,
+            origin: None,
+        }
+    }
+
+    proptest! {
+        /// Checks that every address means what was mapped there last, at the right offset, however mappings overlap.
+        #[test]
+        fn an_address_means_what_was_mapped_there_last(
+            maps in prop::collection::vec((0_u64..60, 1_u64..20, 0_u64..1_000), 1..30)
+        ) {
+            let mut image = image();
+            let mut truth = [None; 100];
+            for (start, bytes, offset) in maps {
+                let end = start + bytes;
+                image.map(Mapping { start, end, file_offset: offset, backing: Backing::Anonymous });
+                for at in start..end {
+                    truth[at as usize] = Some(offset + at - start);
+                }
+            }
+            for at in 0..100_u64 {
+                let found = image.mapping(at).map(|mapping| mapping.file_offset + at - mapping.start);
+                prop_assert_eq!(found, truth[at as usize], "at {}", at);
+            }
+        }
+    }
+
+    /// Checks that a fork has its parent's mappings, and that an exec has none of what was before.
+    #[test]
+    fn a_fork_keeps_mappings_and_an_exec_drops_them() {
+        let (mut images, mut files) = (Images::default(), Files::new(None));
+        let mut parent = Image {
+            pid: 10,
+            exec: Some(4),
+            ..image()
+        };
+        parent.map(Mapping {
+            start: 100,
+            end: 200,
+            file_offset: 0,
+            backing: Backing::Anonymous,
+        });
+        images.push(parent);
+        let fork = ProcessEventKind::Fork {
+            pid: 11,
+            tid: 11,
+            parent_pid: 10,
+            parent_tid: 10,
+        };
+        images.apply(1, &fork, &mut files);
+        let child = images.current(11).unwrap();
+        assert!(child.mapping(150).is_some());
+        assert_eq!(child.exec, Some(4));
+        images.apply(
+            2,
+            &ProcessEventKind::Exec {
+                pid: 11,
+                tid: 11,
+                comm: b"x",
+            },
+            &mut files,
+        );
+        let after = images.current(11).unwrap();
+        assert!(after.mapping(150).is_none());
+        assert_eq!(after.exec, Some(5));
+        assert!(
+            images.current(10).unwrap().mapping(150).is_some(),
+            "the parent is untouched"
+        );
+    }
+
+    /// Checks that ended images go away after a while, and running ones stay.
+    #[test]
+    fn ended_images_go_away() {
+        let (mut images, mut files) = (Images::default(), Files::new(None));
+        images.push(Image { pid: 10, ..image() });
+        images.push(Image { pid: 11, ..image() });
+        images.apply(5, &ProcessEventKind::Exit { pid: 11, tid: 11 }, &mut files);
+        images.expire(6);
+        assert_eq!(images.len(), 2);
+        images.expire(6 + KEEP_ENDED_NS);
+        assert_eq!(images.len(), 1);
+    }
+}

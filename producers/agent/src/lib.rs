@@ -1,0 +1,47 @@
+//! The agent: every host's flight recorder. Steps 1 to 9 of the path of one sample.
+//!
+//! Four threads, each the owner of its state, joined by bounded queues:
+//!
+//! | thread | file | does |
+//! |--|--|--|
+//! | sampling | [`sampling`] | reads the ring and the side-band every 100 ms, merges them by time, closes batches |
+//! | spooling | [`spooling`] | encodes closed batches, appends them to the spool, keeps the accounting of the run |
+//! | publishing | [`publish`] | sends what the spool holds; frees it on the broker's acknowledgement |
+//! | binaries | [`binaries`] | puts each newly seen binary into the symbol store, within limits |
+//!
+//! Invariants:
+//!
+//! * Sampling waits for nobody: neither for the disk, the network nor for names. What has no room is dropped and counted.
+//! * A frame belongs to the image that was sampled: (pid, start time, exec count), as the kernel said with the sample; the
+//!   mappings of an image are those that the side-band had reported by the time of the sample.
+//! * What leaves the host is (build id, ELF virtual address): nothing later depends on the process or its files.
+//! * Every sample has a fate: spooled, or dropped for a counted reason; [`status`] and the events of the run say so.
+//! * Files, names and environments of profiled processes are hostile: bounded when read, never trusted when parsed.
+
+pub mod batch;
+pub mod binaries;
+pub mod config;
+pub mod elf;
+pub mod envelope;
+pub mod error;
+pub mod failpoint;
+pub mod files;
+pub mod held;
+pub mod images;
+pub mod kernel;
+pub mod normalize;
+pub mod procfs;
+pub mod publish;
+pub mod run;
+pub mod sampling;
+pub mod service;
+pub mod spooling;
+pub mod stacks;
+pub mod status;
+pub mod vocabulary;
+
+mod agent;
+
+pub use agent::run;
+pub use config::{AgentConfig, Settings};
+pub use error::AgentError;

@@ -1,0 +1,194 @@
+//! `strobe-agent`: a thin shell around the library.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use strobe_agent::{AgentConfig, AgentError, Settings};
+use strobe_bus::Shutdown;
+
+/// Where the configuration is looked for when nobody names it.
+const CONFIG_DEFAULT: &str = "/etc/strobe/agent.toml";
+
+/// Profiles this host: samples every CPU, lifts stacks out of their processes, and sends them to the bus.
+#[derive(Parser)]
+#[command(
+    name = "strobe-agent",
+    version,
+    after_help = "EXIT CODES\n  0   stopped as asked\n  1   failed\n  2   wrong usage\n  77  a privilege is missing\n  78  the \
+                  configuration is wrong\n\nEXAMPLES\n  strobe-agent check\n  strobe-agent run --bootstrap kafka-1:9092\n  \
+                  strobe-agent run --no-publish --state-dir /tmp/strobe --duration 10s"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Profile until SIGTERM or SIGINT.
+    Run {
+        #[command(flatten)]
+        options: Options,
+        /// Stop after this time, `30s` for example.
+        #[arg(long, value_parser = parse_duration)]
+        duration: Option<Duration>,
+        /// Also write each framed raw batch into this folder, for benchmarks.
+        #[arg(long, value_name = "DIR")]
+        capture: Option<PathBuf>,
+    },
+    /// Check the configuration and what the kernel allows, and say what is missing.
+    Check {
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+#[derive(Args)]
+struct Options {
+    /// Configuration file (default: /etc/strobe/agent.toml, if it exists).
+    #[arg(long, env = "STROBE_AGENT_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Kafka brokers, `host:port`, separated by commas.
+    #[arg(long, env = "STROBE_BOOTSTRAP")]
+    bootstrap: Option<String>,
+    /// Ticks per second and CPU.
+    #[arg(long, env = "STROBE_FREQUENCY", value_name = "HZ")]
+    frequency: Option<u32>,
+    /// Name of this host.
+    #[arg(long, env = "STROBE_HOST")]
+    host: Option<String>,
+    /// Length of a run, `60s` for example.
+    #[arg(long, value_parser = parse_duration)]
+    run_length: Option<Duration>,
+    /// Folder for the spool and the status file.
+    #[arg(long, env = "STROBE_STATE_DIR", value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Folder of the symbol store.
+    #[arg(long, env = "STROBE_SYMBOL_STORE", value_name = "DIR")]
+    symbol_store: Option<PathBuf>,
+    /// Only fill the spool; send nothing.
+    #[arg(long)]
+    no_publish: bool,
+    /// Log level: error, warn, info, debug, trace.
+    #[arg(long, env = "STROBE_LOG", default_value = "info")]
+    log_level: String,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; `30s` or `5m` are durations"))
+}
+
+impl Options {
+    fn settings(&self) -> Result<Settings, AgentError> {
+        let fallback = PathBuf::from(CONFIG_DEFAULT);
+        let path = self
+            .config
+            .as_ref()
+            .or_else(|| fallback.exists().then_some(&fallback));
+        let mut config = AgentConfig::read(path.map(PathBuf::as_path))?;
+        // A flag outranks the variable, which outranks the file.
+        if let Some(bootstrap) = &self.bootstrap {
+            config.bus.bootstrap.clone_from(bootstrap);
+        }
+        if let Some(frequency) = self.frequency {
+            config.frequency_hz = frequency;
+        }
+        if let Some(host) = &self.host {
+            config.host.clone_from(host);
+        }
+        if let Some(length) = self.run_length {
+            config.run_length = length;
+        }
+        if let Some(folder) = &self.state_dir {
+            config.state_dir.clone_from(folder);
+        }
+        if let Some(folder) = &self.symbol_store {
+            config.symbol_store.clone_from(folder);
+        }
+        config.publish &= !self.no_publish;
+        config.validate()
+    }
+
+    fn start_log(&self) {
+        let filter = tracing_subscriber::EnvFilter::try_new(&self.log_level)
+            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
+    }
+}
+
+fn run(options: &Options, duration: Option<Duration>, capture: Option<PathBuf>) -> Result<(), AgentError> {
+    let settings = Settings {
+        duration,
+        capture,
+        ..options.settings()?
+    };
+    strobe_bpf::probe::check_loadable()?;
+    strobe_agent::run(&settings, &Shutdown::on_signals()?)
+}
+
+fn check(options: &Options) -> Result<(), AgentError> {
+    let settings = options.settings()?;
+    println!(
+        "configuration: ok (host {}, {} Hz)",
+        settings.host, settings.frequency_hz
+    );
+    let report = strobe_bpf::probe::Report::look();
+    println!(
+        "kernel {}: {}",
+        report.kernel_release,
+        if report.kernel_supported { "ok" } else { "too old" }
+    );
+    println!("BTF: {}", if report.btf { "ok" } else { "missing" });
+    for (capability, held) in &report.capabilities {
+        let state = match (held, capability.required) {
+            (true, _) => "ok",
+            (false, true) => "missing",
+            (false, false) => "missing, not required",
+        };
+        println!("{}: {state} ({})", capability.name, capability.purpose);
+    }
+    strobe_bpf::probe::check_loadable()?;
+    println!("profiling: ok");
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run {
+            options,
+            duration,
+            capture,
+        } => {
+            options.start_log();
+            run(&options, duration, capture)
+        }
+        Command::Check { options } => check(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("strobe-agent: {}", with_causes(&error));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Returns an error and its causes on one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = next.source();
+    }
+    text
+}

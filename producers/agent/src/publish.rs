@@ -1,0 +1,218 @@
+//! The publishing thread: the spool → the bus. Stage 9.
+//!
+//! What the broker has acknowledged is freed, and nothing else is: a crash between the two sends a batch again, which is
+//! harmless; the other way round it would lose one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strobe_bus::{
+    BusSettings, Meta, Outcome, Outgoing, ResendingProducer, Shutdown, Topic, WindowFull, WindowLimits,
+};
+use strobe_event::codec;
+use strobe_event::{DropCount, DropReason, Epoch, Identity, RawBatch, RunEvent, RunState};
+use strobe_spool::{Position, Reader, Record};
+
+use crate::envelope;
+use crate::error::AgentError;
+use crate::failpoint;
+use crate::status::Status;
+
+/// Bytes under way to the broker: 16 full batches of a fleet's host, and little memory.
+const WINDOW_BYTES: usize = 4 << 20;
+/// Messages under way.
+const WINDOW_MESSAGES: usize = 512;
+/// Longest wait for new records, or for acknowledgements.
+const WAIT: Duration = Duration::from_millis(100);
+/// Time for which what is left is sent after the wish to stop; the rest stays in the spool.
+const GRACE: Duration = Duration::from_secs(5);
+
+struct UnderWay {
+    number: u64,
+    position: Position,
+    samples: u64,
+}
+
+/// The thread's state.
+pub struct Publishing {
+    reader: Reader,
+    producer: ResendingProducer,
+    topics: (Arc<str>, Arc<str>),
+    under_way: VecDeque<UnderWay>,
+    waiting: Option<(u64, Outgoing)>,
+    next: u64,
+    status: Arc<Status>,
+}
+
+impl Publishing {
+    /// Returns the thread's state. The broker need not be there.
+    ///
+    /// # Errors
+    /// [`AgentError::Bus`] where an option of the bus is wrong.
+    pub fn new(reader: Reader, bus: &BusSettings, status: Arc<Status>) -> Result<Self, AgentError> {
+        let limits = WindowLimits {
+            bytes: WINDOW_BYTES,
+            messages: WINDOW_MESSAGES,
+        };
+        Ok(Self {
+            reader,
+            producer: ResendingProducer::new(bus, limits)?,
+            topics: (bus.topic(Topic::StacksRaw).into(), bus.topic(Topic::Runs).into()),
+            under_way: VecDeque::new(),
+            waiting: None,
+            next: 0,
+            status,
+        })
+    }
+
+    /// Sends until the wish to stop, then what is left, for a bounded time.
+    ///
+    /// # Errors
+    /// [`AgentError::Spool`] where the spool can no longer be read.
+    pub fn run(mut self, shutdown: &Shutdown) -> Result<(), AgentError> {
+        let mut stop_at = None;
+        loop {
+            let idle = self.fill()?;
+            let wait = if self.under_way.is_empty() {
+                Duration::ZERO
+            } else {
+                WAIT
+            };
+            self.take_outcomes(wait)?;
+            self.status.unsent(self.reader.usage().unacknowledged_records);
+            if shutdown.is_requested() {
+                let stop_at = *stop_at.get_or_insert_with(|| Instant::now() + GRACE);
+                let done = idle && self.under_way.is_empty() && self.status.has_spooling_ended();
+                if done || Instant::now() >= stop_at {
+                    return Ok(());
+                }
+            }
+            if idle && self.under_way.is_empty() {
+                self.reader.wait(WAIT);
+            }
+        }
+    }
+
+    /// Moves records from the spool into the producer's window; returns whether the spool has no more.
+    fn fill(&mut self) -> Result<bool, AgentError> {
+        loop {
+            if let Some((number, message)) = self.waiting.take()
+                && let Err(WindowFull(message)) = self.producer.push(number, message)
+            {
+                self.waiting = Some((number, message));
+                return Ok(false);
+            }
+            let record = match self.reader.next() {
+                Ok(Some(record)) => record,
+                Ok(None) => return Ok(true),
+                Err(error) if error.is_transient() => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            self.admit(record)?;
+        }
+    }
+
+    fn admit(&mut self, record: Record) -> Result<(), AgentError> {
+        let identity = Identity {
+            host: record.identity.host.to_string(),
+            epoch: Epoch(record.identity.epoch.0),
+            sequence: record.identity.sequence,
+            part: 0,
+        };
+        let position = record.position;
+        let Some(opened) = envelope::open(&record.payload) else {
+            tracing::error!(%identity, "a record of the spool is none of ours");
+            self.status.dropped(DropReason::Undecodable, 0);
+            return Ok(self.reader.acknowledge(position)?);
+        };
+        let samples = opened.samples;
+        let meta = Meta {
+            identity,
+            run: opened.run,
+            samples,
+        };
+        let message = match self.reader.is_too_old(&record) && opened.topic == Topic::StacksRaw {
+            true => {
+                self.status.dropped(DropReason::TooOld, samples);
+                self.lost(meta, opened.value, DropReason::TooOld)
+            }
+            false => {
+                let (raw, runs) = &self.topics;
+                let topic = if opened.topic == Topic::Runs { runs } else { raw };
+                let host = meta.identity.host.clone();
+                Some(Outgoing {
+                    topic: Arc::clone(topic),
+                    key: Some(host.into()),
+                    headers: meta.to_headers(),
+                    payload: Some(opened.value.to_vec().into()),
+                })
+            }
+        };
+        let Some(message) = message else {
+            return Ok(self.reader.acknowledge(position)?);
+        };
+        self.next += 1;
+        self.under_way.push_back(UnderWay {
+            number: self.next,
+            position,
+            samples,
+        });
+        self.waiting = Some((self.next, message));
+        Ok(())
+    }
+
+    /// Returns the event that accounts for a batch that will not be sent; it has the batch's identity, so that it counts
+    /// once however often it is told.
+    fn lost(&self, meta: Meta, value: &[u8], reason: DropReason) -> Option<Outgoing> {
+        let batch: RawBatch = codec::decode_framed(value).ok()?;
+        let event = RunEvent {
+            state: RunState::Lost as u8,
+            time_us: batch.end_us,
+            detail: format!("batch {} of the run", batch.index),
+            taken: 0,
+            spooled: 0,
+            idle: 0,
+            batches: 0,
+            drops: vec![DropCount {
+                reason: reason as u8,
+                samples: meta.samples,
+            }],
+            done_us: 0,
+            run: batch.run,
+        };
+        let payload = codec::encode_framed(&event).ok()?;
+        Some(Outgoing {
+            topic: Arc::clone(&self.topics.1),
+            key: Some(meta.identity.host.clone().into()),
+            headers: Meta { samples: 0, ..meta }.to_headers(),
+            payload: Some(payload.into()),
+        })
+    }
+
+    fn take_outcomes(&mut self, wait: Duration) -> Result<(), AgentError> {
+        for outcome in self.producer.poll(wait) {
+            // Outcomes come in the order in which messages were pushed.
+            let Some(done) = self.under_way.pop_front() else {
+                break;
+            };
+            debug_assert_eq!(done.number, outcome.opaque());
+            match outcome {
+                Outcome::Acknowledged { .. } => {
+                    failpoint::hit("publish.acked_before_free");
+                    self.status.sent(done.samples);
+                }
+                Outcome::Refused { reason, .. } => {
+                    tracing::error!(
+                        reason,
+                        samples = done.samples,
+                        "the broker refuses a batch for good"
+                    );
+                    self.status.dropped(DropReason::Rejected, done.samples);
+                }
+            }
+            self.reader.acknowledge(done.position)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! What the agent counts of itself: every metric of this crate, written as JSON every two seconds for `strobe status`.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+use strobe_event::DropReason;
+
+/// The status file's name, in the agent's state folder.
+pub const FILE: &str = "agent.status.json";
+
+/// The counters. One for the whole agent; each is written by one thread.
+#[derive(Debug, Default)]
+pub struct Status {
+    /// Busy ticks, as the kernel counts them. Healthy: busy CPU time × frequency.
+    taken: AtomicU64,
+    /// Idle ticks.
+    idle: AtomicU64,
+    /// Ticks lost in the kernel, because the ring was full. Healthy: 0.
+    kernel_dropped: AtomicU64,
+    /// Samples that the spool took. Healthy: follows `taken`.
+    spooled_samples: AtomicU64,
+    /// Batches and events that the spool took, in bytes.
+    spooled_bytes: AtomicU64,
+    /// Samples that the broker has. Healthy: follows `spooled_samples` within seconds.
+    sent_samples: AtomicU64,
+    /// Messages between spool and broker's acknowledgement.
+    unsent_records: AtomicU64,
+    /// Samples dropped after the kernel had handed them over, by reason. Healthy: 0.
+    dropped: [AtomicU64; DropReason::ALL.len()],
+    /// Samples whose stack was lost before them. Healthy: under 0.1 %.
+    stacks_forgotten: AtomicU64,
+    /// Events of the side-band, and those lost. Healthy: none lost.
+    side_band_events: AtomicU64,
+    side_band_lost: AtomicU64,
+    /// Gauges of what is known: images, frames, binaries, stacks.
+    images: AtomicU64,
+    frames: AtomicU64,
+    binaries: AtomicU64,
+    stacks: AtomicU64,
+    /// Binaries put into the store, found there, skipped for their size, failed, and not even queued. Healthy: the last
+    /// three are 0.
+    binaries_stored: AtomicU64,
+    binaries_there: AtomicU64,
+    binaries_too_big: AtomicU64,
+    binaries_failed: AtomicU64,
+    binaries_not_queued: AtomicU64,
+    ended: AtomicBool,
+    complained_s: AtomicU64,
+}
+
+/// What became of a binary that was to be uploaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Uploaded {
+    /// It is in the store now.
+    Stored,
+    /// It was there.
+    AlreadyThere,
+    /// It is over the limit.
+    TooBig,
+    /// The store or the file had trouble.
+    Failed,
+}
+
+impl Status {
+    pub(crate) fn kernel(&self, taken: u64, idle: u64, dropped: u64) {
+        self.taken.store(taken, Relaxed);
+        self.idle.store(idle, Relaxed);
+        self.kernel_dropped.store(dropped, Relaxed);
+    }
+
+    pub(crate) fn side_band(&self, events: u64, lost: u64) {
+        self.side_band_events.store(events, Relaxed);
+        self.side_band_lost.store(lost, Relaxed);
+    }
+
+    pub(crate) fn known(
+        &self,
+        images: usize,
+        frames: usize,
+        binaries: usize,
+        stacks: usize,
+        not_queued: u64,
+    ) {
+        self.images.store(images as u64, Relaxed);
+        self.frames.store(frames as u64, Relaxed);
+        self.binaries.store(binaries as u64, Relaxed);
+        self.stacks.store(stacks as u64, Relaxed);
+        self.binaries_not_queued.store(not_queued, Relaxed);
+    }
+
+    pub(crate) fn stack_forgotten(&self) {
+        self.stacks_forgotten.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn dropped(&self, reason: DropReason, samples: u64) {
+        self.dropped[reason as usize - 1].fetch_add(samples, Relaxed);
+    }
+
+    pub(crate) fn spooled(&self, samples: u64, bytes: u64) {
+        self.spooled_samples.fetch_add(samples, Relaxed);
+        self.spooled_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn sent(&self, samples: u64) {
+        self.sent_samples.fetch_add(samples, Relaxed);
+    }
+
+    pub(crate) fn unsent(&self, records: u64) {
+        self.unsent_records.store(records, Relaxed);
+    }
+
+    pub(crate) fn uploaded(&self, result: Uploaded) {
+        let counter = match result {
+            Uploaded::Stored => &self.binaries_stored,
+            Uploaded::AlreadyThere => &self.binaries_there,
+            Uploaded::TooBig => &self.binaries_too_big,
+            Uploaded::Failed => &self.binaries_failed,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn spooling_ended(&self) {
+        self.ended.store(true, Relaxed);
+    }
+
+    /// Returns whether nothing more will come into the spool.
+    pub fn has_spooling_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
+    /// Returns whether a message may be logged: once a second.
+    pub(crate) fn may_complain(&self) -> bool {
+        let now = now_us() / 1_000_000;
+        self.complained_s.swap(now, Relaxed) != now
+    }
+
+    /// Returns all counters as JSON.
+    pub fn to_json(&self, spool_bytes: u64) -> serde_json::Value {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let dropped: serde_json::Map<_, _> = DropReason::ALL
+            .iter()
+            .map(|&reason| {
+                (
+                    reason.name().to_owned(),
+                    get(&self.dropped[reason as usize - 1]).into(),
+                )
+            })
+            .collect();
+        json!({
+            "time_us": now_us(),
+            "pid": std::process::id(),
+            "taken": get(&self.taken),
+            "idle": get(&self.idle),
+            "kernel_dropped": get(&self.kernel_dropped),
+            "dropped": dropped,
+            "spooled_samples": get(&self.spooled_samples),
+            "spooled_bytes": get(&self.spooled_bytes),
+            "sent_samples": get(&self.sent_samples),
+            "spool_bytes": spool_bytes,
+            "unsent_records": get(&self.unsent_records),
+            "stacks_forgotten": get(&self.stacks_forgotten),
+            "side_band": { "events": get(&self.side_band_events), "lost": get(&self.side_band_lost) },
+            "known": {
+                "images": get(&self.images),
+                "frames": get(&self.frames),
+                "binaries": get(&self.binaries),
+                "stacks": get(&self.stacks),
+            },
+            "binaries": {
+                "stored": get(&self.binaries_stored),
+                "already_there": get(&self.binaries_there),
+                "too_big": get(&self.binaries_too_big),
+                "failed": get(&self.binaries_failed),
+                "not_queued": get(&self.binaries_not_queued),
+            },
+        })
+    }
+
+    /// Writes all counters to a file, in one step.
+    pub(crate) fn write(&self, file: &Path, spool_bytes: u64) -> std::io::Result<()> {
+        let next = file.with_extension("json.next");
+        std::fs::write(&next, format!("{:#}\n", self.to_json(spool_bytes)))?;
+        std::fs::rename(next, file)
+    }
+}
+
+fn now_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
+}
