@@ -1,0 +1,46 @@
+//! What an operator could fix. What is merely not known is a `Reason`, never an error.
+
+use std::io;
+
+use strobe_store::StoreError;
+
+/// Why the symbolizer cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum SymbolsError {
+    /// The symbol store, or the folder with copies of a remote one, does not work.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The symbol worker cannot be started.
+    #[error("symbol worker `{command}` cannot be started")]
+    WorkerStart {
+        /// The command line.
+        command: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The symbol worker ended, or said something else, before its first request: a wrong command, or too little
+    /// memory to start in.
+    #[error("symbol worker `{command}` does not answer: {detail}")]
+    WorkerUnusable {
+        /// The command line.
+        command: String,
+        /// What was seen.
+        detail: String,
+    },
+}
+
+impl SymbolsError {
+    /// Returns whether the same call may succeed later without anybody's doing.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_transient(),
+            Self::WorkerStart { source, .. } => {
+                matches!(
+                    source.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory
+                )
+            }
+            Self::WorkerUnusable { .. } => false,
+        }
+    }
+}
