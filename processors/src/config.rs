@@ -1,0 +1,95 @@
+//! The part `[processor]` of a configuration, as written and as proved.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use strobe_bus::BusSettings;
+use strobe_symbols::Limits;
+
+use crate::error::ProcessorError;
+
+/// As written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProcessorConfig {
+    /// The symbol store: the folder that agents put binaries into.
+    pub symbol_store: PathBuf,
+    /// Consumer group; processors of one group share the partitions.
+    pub group: String,
+    /// Folders with separate debug information, `/usr/lib/debug` for example; none by default.
+    pub debug_folders: Vec<PathBuf>,
+    /// Longest time for one request to the symbolizer's child process.
+    #[serde(with = "humantime_serde")]
+    pub symbol_time: Duration,
+    /// Private memory of that child.
+    pub symbol_memory_bytes: u64,
+    /// Largest binary that is read.
+    pub symbol_binary_bytes: u64,
+    /// Names remembered, in bytes.
+    pub symbol_memo_bytes: usize,
+}
+
+impl Default for ProcessorConfig {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            symbol_store: PathBuf::new(),
+            group: "strobe-processor".into(),
+            debug_folders: Vec::new(),
+            symbol_time: limits.request_time,
+            symbol_memory_bytes: limits.memory_bytes,
+            symbol_binary_bytes: limits.binary_bytes,
+            symbol_memo_bytes: limits.memo_bytes,
+        }
+    }
+}
+
+/// As proved.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The bus.
+    pub bus: BusSettings,
+    /// The symbol store's folder.
+    pub symbol_store: PathBuf,
+    /// Consumer group.
+    pub group: String,
+    /// Folders with separate debug information.
+    pub debug_folders: Vec<PathBuf>,
+    /// Limits on symbolization.
+    pub limits: Limits,
+}
+
+impl ProcessorConfig {
+    /// Returns the settings that it stands for.
+    ///
+    /// # Errors
+    /// [`ProcessorError`] names the key and the remedy.
+    pub fn validate(self, bus: BusSettings) -> Result<Settings, ProcessorError> {
+        if self.symbol_store.as_os_str().is_empty() {
+            return Err(ProcessorError::NoSymbolStore);
+        }
+        let zero = [
+            ("symbol_time", self.symbol_time.is_zero()),
+            ("symbol_memory_bytes", self.symbol_memory_bytes == 0),
+            ("symbol_binary_bytes", self.symbol_binary_bytes == 0),
+            ("symbol_memo_bytes", self.symbol_memo_bytes == 0),
+        ];
+        if let Some((name, _)) = zero.into_iter().find(|(_, zero)| *zero) {
+            return Err(ProcessorError::ZeroLimit(name));
+        }
+        Ok(Settings {
+            bus,
+            symbol_store: self.symbol_store,
+            group: self.group,
+            debug_folders: self.debug_folders,
+            limits: Limits {
+                request_time: self.symbol_time,
+                memory_bytes: self.symbol_memory_bytes,
+                binary_bytes: self.symbol_binary_bytes,
+                memo_bytes: self.symbol_memo_bytes,
+                ..Limits::default()
+            },
+        })
+    }
+}

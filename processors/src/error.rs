@@ -1,0 +1,33 @@
+//! What an operator could fix.
+
+/// Why the processor cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessorError {
+    /// The configuration names no symbol store.
+    #[error("`processor.symbol_store` is empty: name the folder that the agents put binaries into")]
+    NoSymbolStore,
+    /// A limit of the configuration is zero.
+    #[error("`processor.{0}` is 0: give it a value, or leave it out for the default")]
+    ZeroLimit(&'static str),
+    /// The symbol store.
+    #[error(transparent)]
+    Store(#[from] strobe_store::StoreError),
+    /// The symbolizer's child process, or the store as it sees it.
+    #[error(transparent)]
+    Symbols(#[from] strobe_symbols::SymbolsError),
+    /// The bus.
+    #[error(transparent)]
+    Bus(#[from] strobe_bus::Error),
+}
+
+impl ProcessorError {
+    /// Returns whether the same may succeed later without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_transient(),
+            Self::Symbols(error) => error.is_transient(),
+            Self::Bus(error) => error.is_transient(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The processor as a service: the step between two topics.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use strobe_bus::telemetry::DriveTelemetry;
+use strobe_bus::{
+    Complaint, Consumer, DeadReason, DriveSettings, Message, Meta, Outgoing, ResendingProducer, Shutdown,
+    StageResult, Topic, WindowLimits, drive,
+};
+use strobe_event::codec::{DecodeError, Fault};
+use strobe_store::Store;
+use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer};
+
+use crate::config::Settings;
+use crate::error::ProcessorError;
+use crate::step::{Made, StepError, step};
+use crate::telemetry::StepTelemetry;
+
+/// The stage's name in logs and dead letters.
+const STAGE: &str = "processor";
+/// Pause before a batch is tried again: doubled each time, up to the longest.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LONGEST: Duration = Duration::from_secs(10);
+
+/// Runs the processor until the wish to stop.
+///
+/// # Errors
+/// [`ProcessorError`] where it cannot start, or the bus has trouble that waiting does not heal.
+pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), ProcessorError> {
+    let bus = settings.bus.clone().with_client_id("strobe-processor");
+    let mut symbols = SymbolSettings::new(Binaries::of_folder(Store::in_folder(&settings.symbol_store)?))?;
+    symbols.debug_folders.clone_from(&settings.debug_folders);
+    symbols.limits = settings.limits.clone();
+    let mut stage = Stage {
+        names: Symbolizer::new(symbols)?,
+        topic: bus.topic(Topic::Samples).into(),
+        telemetry: StepTelemetry::default(),
+        shutdown: shutdown.clone(),
+    };
+    let consumer = Consumer::new(&bus, &settings.group, &[&bus.topic(Topic::StacksRaw)])?;
+    let producer = ResendingProducer::new(&bus, WindowLimits::default())?;
+    let telemetry = DriveTelemetry::default();
+    tracing::info!(store = %settings.symbol_store.display(), group = settings.group, "processor runs");
+    drive(
+        &DriveSettings::new(STAGE),
+        consumer,
+        producer,
+        &telemetry,
+        shutdown,
+        |message| stage.process(message),
+    )?;
+    tracing::info!(
+        batches = telemetry.messages_in.get(),
+        dead_letters = telemetry.dead_letters.get(),
+        "processor stopped"
+    );
+    Ok(())
+}
+
+struct Stage {
+    names: Symbolizer,
+    topic: std::sync::Arc<str>,
+    telemetry: StepTelemetry,
+    shutdown: Shutdown,
+}
+
+impl Stage {
+    fn process(&mut self, message: &Message) -> StageResult {
+        let meta = match Meta::from_headers(&message.headers) {
+            Ok(meta) => meta,
+            Err(error) => return put_aside(DeadReason::BadHeaders, "HeaderError", error.to_string()),
+        };
+        let mut pause = RETRY_FIRST;
+        loop {
+            match step(&meta, message.bytes(), &mut self.names, now_us()) {
+                Ok(made) => {
+                    self.telemetry.batches.add(1);
+                    self.telemetry.samples.add(meta.samples);
+                    self.telemetry.split.add(u64::from(made.len() > 1));
+                    return StageResult::Output(
+                        made.into_iter()
+                            .map(|made| self.outgoing(message, made))
+                            .collect(),
+                    );
+                }
+                Err(error) if error.is_transient() => {
+                    self.telemetry.retries.add(1);
+                    tracing::warn!(%error, ?pause, "names cannot be had now; trying again");
+                    // Holding the partition up is right: nothing is lost, and the next batch would fare no better.
+                    // After the wish to stop the batch is left to whoever comes next, uncommitted.
+                    self.shutdown.wait_timeout(pause);
+                    pause = (2 * pause).min(RETRY_LONGEST);
+                }
+                Err(error) => return put_aside(reason(&error), class(&error), error.to_string()),
+            }
+        }
+    }
+
+    fn outgoing(&self, message: &Message, made: Made) -> Outgoing {
+        Outgoing {
+            topic: self.topic.clone(),
+            key: message.key.clone(),
+            headers: made.meta.to_headers(),
+            payload: Some(made.value.into()),
+        }
+    }
+}
+
+fn put_aside(reason: DeadReason, exception: &'static str, message: String) -> StageResult {
+    StageResult::DeadLetter(Complaint {
+        reason,
+        stage: STAGE,
+        class: module_path!(),
+        exception,
+        message,
+    })
+}
+
+fn reason(error: &StepError) -> DeadReason {
+    match error {
+        StepError::Oversized { .. } => DeadReason::Oversized,
+        StepError::Undecodable(DecodeError::Unframed { .. } | DecodeError::ForeignSchema { .. }) => {
+            DeadReason::Foreign
+        }
+        StepError::Undecodable(DecodeError::Malformed {
+            fault: Fault::Truncated { .. },
+            ..
+        }) => DeadReason::Truncated,
+        _ => DeadReason::Undecodable,
+    }
+}
+
+fn class(error: &StepError) -> &'static str {
+    match error {
+        StepError::Oversized { .. } => "Oversized",
+        StepError::Undecodable(_) => "Undecodable",
+        StepError::Malformed(_) => "Malformed",
+        StepError::WrongCount { .. } => "WrongCount",
+        StepError::Weigh(_) => "Weigh",
+        StepError::Encode(_) => "Encode",
+        StepError::Symbols(_) => "Symbols",
+    }
+}
+
+fn now_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
+}
