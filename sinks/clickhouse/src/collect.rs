@@ -1,0 +1,540 @@
+//! Messages of one partition → a range: what of them is inserted, what is left out, and the rows.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use strobe_bus::{Complaint, DeadReason, MESSAGE_BYTES_MAX, Message, Meta, Outgoing, Partition, dead_letter};
+use strobe_event::codec::{self, DecodeError, Fault};
+use strobe_event::{Cause, Identity, Part, RunEvent, RunState, SamplesBatch};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::insert::{BLOCK_ROWS_MAX, Question};
+use crate::lane::{Kind, Lane, RANGE_MESSAGES_MAX};
+use crate::pending::Pending;
+use crate::protocol::Insert;
+use crate::rows::{FreshRows, RangeRows, TableBlock, WrittenRows};
+use crate::settings::{RANGE_SAMPLES_MAX, Settings};
+use crate::stored::{Known, Spool, Verdict, cut};
+use crate::tables::Table;
+
+/// The stage's name in logs and dead letters.
+pub const STAGE: &str = "sink";
+
+/// Version of what a range is turned into: part of every token. It changes when the same messages would give other rows.
+const ROWS_VERSION: u32 = 1;
+
+/// Clocks of hosts may be ahead by this much; more is no time of ours.
+const AHEAD_MAX: Duration = Duration::from_secs(600);
+
+/// Rows that one message can add at most: as many frames as fit, two bytes each, and never more than that.
+const MESSAGE_ROWS_MAX: usize = MESSAGE_BYTES_MAX / 2;
+const _: () = assert!(RANGE_SAMPLES_MAX as usize + MESSAGE_ROWS_MAX < BLOCK_ROWS_MAX);
+
+/// A part that will be stored with a range.
+pub struct Stored {
+    spool: Spool,
+    sequence: u64,
+    part: Part,
+    samples: u64,
+}
+
+/// What a range counts once it is stored.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Counts {
+    /// Batches and parts of batches.
+    pub batches: u64,
+    /// Samples.
+    pub samples: u64,
+    /// Events of runs.
+    pub runs: u64,
+    /// Messages that were stored before.
+    pub repeats: u64,
+    /// Samples in them.
+    pub repeated_samples: u64,
+    /// Batches of which only some parts are news.
+    pub cut: u64,
+    /// Messages that a predecessor's range names and the topic no longer has.
+    pub missing: u64,
+}
+
+/// A range, ready to be stored.
+pub struct Range {
+    /// What is written down beside the position.
+    pub pending: Pending,
+    /// The inserts, in order; none when nothing of the range is news.
+    pub inserts: Vec<Insert>,
+    /// Takes its totals back.
+    pub undo: Option<Insert>,
+    /// What will have been written.
+    pub fresh: FreshRows,
+    /// Messages that are put aside.
+    pub letters: Vec<Outgoing>,
+    /// Messages it is made of.
+    pub messages: usize,
+    /// What it counts.
+    pub counts: Counts,
+}
+
+/// Returns the first of the messages that wait, as many as a range of this partition may have.
+fn candidates<'a>(lane: &'a Lane, settings: &Settings) -> impl Iterator<Item = &'a Message> {
+    let (mut samples, mut bytes) = (0_u64, 0);
+    let (samples_max, bytes_max) = (settings.range_samples, settings.range_bytes);
+    lane.waiting()
+        .take(lane.messages_max.min(RANGE_MESSAGES_MAX))
+        .map_while(move |waiting| {
+            let has_room = samples < samples_max && bytes < bytes_max;
+            samples = samples.saturating_add(waiting.samples);
+            bytes += waiting.message.bytes().len();
+            has_room.then_some(&waiting.message)
+        })
+}
+
+/// Returns what must be asked of the store before the next range of this partition can be cut.
+pub fn questions(lane: &Lane, settings: &Settings, known: &Known) -> Vec<Question> {
+    let mut questions: std::collections::BTreeMap<Spool, (u64, u64)> = std::collections::BTreeMap::new();
+    if lane.kind == Kind::Runs {
+        return Vec::new();
+    }
+    for meta in candidates(lane, settings).filter_map(|message| Meta::from_headers(&message.headers).ok()) {
+        let Identity {
+            host,
+            epoch,
+            sequence,
+            ..
+        } = meta.identity;
+        let spool: Spool = (host.into(), epoch);
+        if known.get(&spool).is_some_and(|coverage| coverage.knows(sequence)) {
+            continue;
+        }
+        let (from, _) = questions.entry(spool).or_insert((sequence, u64::MAX));
+        *from = sequence.min(*from);
+    }
+    questions
+        .into_iter()
+        .map(|(spool, (from, to))| Question { spool, from, to })
+        .collect()
+}
+
+/// Cuts the next range of a partition.
+pub fn cut_range(
+    lane: &Lane,
+    attempt: u32,
+    settings: &Settings,
+    known: &mut Known,
+    written: &WrittenRows,
+) -> Option<Range> {
+    let first = lane.waiting().next()?.message.offset;
+    let mut range = Building::new(Pending::new(first, attempt));
+    let now_us = now_us();
+    for message in candidates(lane, settings) {
+        if range.rows.rows() as u64 >= settings.range_samples {
+            break;
+        }
+        let judged = judge(lane.kind, message, Some((known, settings.oldest, now_us)));
+        let mut pending = range.pending.clone();
+        pending.last = message.offset;
+        match &judged {
+            Ok(Judged::Batch { pieces, part, .. }) if *pieces != [*part] => {
+                pending.cut.insert(
+                    message.offset,
+                    pieces.iter().map(|piece| piece.number()).collect(),
+                );
+            }
+            Ok(Judged::Batch { .. } | Judged::Event { .. }) => {}
+            Ok(Judged::Repeat { .. } | Judged::Left) | Err(_) => pending.skip(message.offset),
+        }
+        // The first message always fits: its parts are few, or it was refused for that.
+        if !pending.fits() && range.messages > 0 {
+            break;
+        }
+        range.pending = pending;
+        for stored in range.take(message, judged, Some(written)) {
+            known.add(&stored.spool, stored.sequence, stored.part, stored.samples);
+        }
+    }
+    Some(range.finish(&lane.partition))
+}
+
+/// Makes a range that a predecessor named once more, exactly as it was.
+pub fn remake_range(lane: &Lane, named: &Pending) -> Range {
+    let mut range = Building::new(named.clone());
+    for message in lane
+        .waiting()
+        .map(|waiting| &waiting.message)
+        .take_while(|message| message.offset <= named.last)
+    {
+        let judged = if named.skips(message.offset) {
+            Ok(Judged::Left)
+        } else {
+            judge(lane.kind, message, None).map(|judged| match (judged, named.cut.get(&message.offset)) {
+                (
+                    Judged::Batch {
+                        meta, batch, part, ..
+                    },
+                    Some(numbers),
+                ) => {
+                    let pieces = numbers
+                        .iter()
+                        .filter_map(|&number| Part::from_number(number))
+                        .collect();
+                    Judged::Batch {
+                        meta,
+                        batch,
+                        part,
+                        pieces,
+                    }
+                }
+                (judged, _) => judged,
+            })
+        };
+        range.take(message, judged, None);
+    }
+    range.counts.missing = (named.last - named.first + 1)
+        .unsigned_abs()
+        .saturating_sub(range.messages as u64);
+    range.finish(&lane.partition)
+}
+
+/// What a message is.
+enum Judged {
+    /// A batch, and what of it is inserted.
+    Batch {
+        meta: Meta,
+        batch: Box<SamplesBatch>,
+        part: Part,
+        pieces: Vec<Part>,
+    },
+    /// An event of a run.
+    Event { meta: Meta, event: Box<RunEvent> },
+    /// It was stored before.
+    Repeat { samples: u64 },
+    /// A predecessor left it out.
+    Left,
+}
+
+/// Why a message is put aside.
+struct Refusal {
+    reason: DeadReason,
+    exception: &'static str,
+    message: String,
+}
+
+fn refuse<T>(reason: DeadReason, exception: &'static str, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal {
+        reason,
+        exception,
+        message: message.into(),
+    })
+}
+
+/// Returns what a message is; without `news` it is taken whole, whatever is stored and however old it is.
+fn judge(kind: Kind, message: &Message, news: Option<(&Known, Duration, u64)>) -> Result<Judged, Refusal> {
+    let bytes = message.bytes().len();
+    if bytes > MESSAGE_BYTES_MAX {
+        let text = format!("value of {bytes} bytes is over the limit of {MESSAGE_BYTES_MAX}");
+        return refuse(DeadReason::Oversized, "MessageTooLarge", text);
+    }
+    let meta = match Meta::from_headers(&message.headers) {
+        Ok(meta) => meta,
+        Err(error) => return refuse(DeadReason::BadHeaders, "HeaderError", error.to_string()),
+    };
+    match kind {
+        Kind::Samples => judge_batch(meta, message, news),
+        Kind::Runs => judge_event(meta, message, news),
+    }
+}
+
+fn judge_batch(
+    meta: Meta,
+    message: &Message,
+    news: Option<(&Known, Duration, u64)>,
+) -> Result<Judged, Refusal> {
+    let Some(part) = Part::from_number(meta.identity.part) else {
+        return refuse(DeadReason::BadHeaders, "PartNumber", "part 1 is none's");
+    };
+    let mut pieces = vec![part];
+    if let Some((known, ..)) = news {
+        let spool: Spool = (meta.identity.host.as_str().into(), meta.identity.epoch);
+        let verdict = known
+            .get(&spool)
+            .map(|coverage| coverage.verdict(meta.identity.sequence, part, meta.samples));
+        match verdict {
+            None | Some(Verdict::News) => {}
+            Some(Verdict::Repeat) => {
+                return Ok(Judged::Repeat {
+                    samples: meta.samples,
+                });
+            }
+            Some(Verdict::Cut(missing)) => pieces = missing,
+            Some(Verdict::Torn) => {
+                let text = format!("{}: what is stored of it was split by other rules", meta.identity);
+                return refuse(DeadReason::Rejected, "Torn", text);
+            }
+        }
+        // Far under what the note of a range has room for.
+        if pieces.len() > 256 {
+            let text = format!("{}: {} pieces of it are missing", meta.identity, pieces.len());
+            return refuse(DeadReason::Rejected, "Torn", text);
+        }
+    }
+    let batch = decode::<SamplesBatch>(message)?;
+    if let Err(error) = batch.validate() {
+        return refuse(DeadReason::Undecodable, "Malformed", error.to_string());
+    }
+    if batch.raw.samples.len() as u64 != meta.samples {
+        let text = format!(
+            "the headers name {} samples, the batch has {}",
+            meta.samples,
+            batch.raw.samples.len()
+        );
+        return refuse(DeadReason::Undecodable, "WrongCount", text);
+    }
+    if let Some((_, oldest, now_us)) = news {
+        let deltas = batch.raw.samples.time_delta_us.iter();
+        let last_us = deltas.fold(batch.raw.start_us, |sum, &delta| sum.saturating_add(delta));
+        in_time(batch.raw.start_us, last_us.max(batch.raw.end_us), oldest, now_us)?;
+    }
+    Ok(Judged::Batch {
+        meta,
+        batch: Box::new(batch),
+        part,
+        pieces,
+    })
+}
+
+fn judge_event(
+    meta: Meta,
+    message: &Message,
+    news: Option<(&Known, Duration, u64)>,
+) -> Result<Judged, Refusal> {
+    let event = decode::<RunEvent>(message)?;
+    if RunState::from_code(event.state).is_none() || Cause::from_code(event.run.cause).is_none() {
+        let text = format!("state {} or cause {} is not known", event.state, event.run.cause);
+        return refuse(DeadReason::Undecodable, "Malformed", text);
+    }
+    if let Some((_, oldest, now_us)) = news {
+        in_time(event.time_us, event.time_us, oldest, now_us)?;
+    }
+    Ok(Judged::Event {
+        meta,
+        event: Box::new(event),
+    })
+}
+
+fn decode<T: codec::Wire>(message: &Message) -> Result<T, Refusal> {
+    codec::decode_framed(message.bytes()).or_else(|error| {
+        let reason = match &error {
+            DecodeError::Unframed { .. } | DecodeError::ForeignSchema { .. } => DeadReason::Foreign,
+            DecodeError::Malformed {
+                fault: Fault::Truncated { .. },
+                ..
+            } => DeadReason::Truncated,
+            DecodeError::Malformed { .. } => DeadReason::Undecodable,
+        };
+        refuse(reason, "Undecodable", error.to_string())
+    })
+}
+
+fn in_time(start_us: u64, end_us: u64, oldest: Duration, now_us: u64) -> Result<(), Refusal> {
+    let age_us = now_us.saturating_sub(start_us);
+    if u128::from(age_us) > oldest.as_micros() {
+        let text = format!(
+            "it is {} s old, and {} are kept",
+            age_us / 1_000_000,
+            oldest.as_secs()
+        );
+        return refuse(DeadReason::Rejected, TOO_OLD, text);
+    }
+    let ahead_us = end_us.saturating_sub(now_us);
+    if u128::from(ahead_us) > AHEAD_MAX.as_micros() {
+        let text = format!("it is {} s ahead of our clock", ahead_us / 1_000_000);
+        return refuse(DeadReason::Rejected, FUTURE, text);
+    }
+    Ok(())
+}
+
+const TOO_OLD: &str = "TooOld";
+const FUTURE: &str = "Future";
+
+/// Returns the dead letter of a message that ClickHouse refused.
+pub fn rejected(message: &Message, reason: &str) -> Outgoing {
+    letter(
+        message,
+        Refusal {
+            reason: DeadReason::Rejected,
+            exception: "Rejected",
+            message: reason.to_owned(),
+        },
+    )
+}
+
+fn letter(message: &Message, refusal: Refusal) -> Outgoing {
+    tracing::warn!(
+        partition = %message.partition,
+        offset = message.offset,
+        reason = refusal.reason.name(),
+        exception = refusal.exception,
+        detail = refusal.message,
+        "put aside"
+    );
+    let exception = refusal.exception;
+    let complaint = Complaint {
+        reason: refusal.reason,
+        stage: STAGE,
+        class: module_path!(),
+        exception,
+        message: refusal.message,
+    };
+    let mut letter = dead_letter::wrap(message, &complaint);
+    // Times outside of what is kept have names of their own for people who list dead letters.
+    let name = match exception {
+        TOO_OLD => "too_old",
+        FUTURE => "future",
+        _ => return letter,
+    };
+    letter.headers.retain(|header| header != dead_letter::REASON);
+    letter.headers.push(dead_letter::REASON, name);
+    letter
+}
+
+struct Building {
+    pending: Pending,
+    rows: RangeRows,
+    letters: Vec<Outgoing>,
+    messages: usize,
+    counts: Counts,
+    /// Of every identity that is inserted, in order.
+    identities: Xxh3,
+}
+
+impl Building {
+    fn new(pending: Pending) -> Self {
+        Self {
+            pending,
+            rows: RangeRows::default(),
+            letters: Vec::new(),
+            messages: 0,
+            counts: Counts::default(),
+            identities: Xxh3::new(),
+        }
+    }
+
+    /// Takes in a message, and returns the parts that will be stored with it.
+    fn take(
+        &mut self,
+        message: &Message,
+        judged: Result<Judged, Refusal>,
+        written: Option<&WrittenRows>,
+    ) -> Vec<Stored> {
+        self.messages += 1;
+        let mut stored = Vec::new();
+        match judged {
+            Err(refusal) => self.letters.push(letter(message, refusal)),
+            Ok(Judged::Left) => {}
+            Ok(Judged::Repeat { samples }) => {
+                self.counts.repeats += 1;
+                self.counts.repeated_samples += samples;
+            }
+            Ok(Judged::Event { meta, event }) => {
+                self.counts.runs += 1;
+                self.note(&meta.identity);
+                self.rows.add_event(&meta.identity, &event);
+            }
+            Ok(Judged::Batch {
+                meta,
+                batch,
+                part,
+                pieces,
+            }) if pieces == [part] => {
+                stored.extend(self.take_piece(meta.identity, &batch, part, written));
+            }
+            Ok(Judged::Batch {
+                meta,
+                batch,
+                part,
+                pieces,
+            }) => {
+                self.counts.cut += 1;
+                for piece in pieces {
+                    if let Some(cut) = cut(&batch, part, piece) {
+                        let identity = Identity {
+                            part: piece.number(),
+                            ..meta.identity.clone()
+                        };
+                        stored.extend(self.take_piece(identity, &cut, piece, written));
+                    }
+                }
+            }
+        }
+        stored
+    }
+
+    fn take_piece(
+        &mut self,
+        identity: Identity,
+        batch: &SamplesBatch,
+        part: Part,
+        written: Option<&WrittenRows>,
+    ) -> Option<Stored> {
+        let samples = batch.raw.samples.len() as u64;
+        self.counts.batches += 1;
+        self.counts.samples += samples;
+        self.note(&identity);
+        self.rows.add(&identity, batch, written);
+        let Identity {
+            host,
+            epoch,
+            sequence,
+            ..
+        } = identity;
+        Some(Stored {
+            spool: (host.into(), epoch),
+            sequence,
+            part,
+            samples,
+        })
+    }
+
+    fn note(&mut self, identity: &Identity) {
+        self.identities
+            .update(&(identity.host.len() as u64).to_le_bytes());
+        self.identities.update(identity.host.as_bytes());
+        self.identities.update(&identity.epoch.0);
+        self.identities.update(&identity.sequence.to_le_bytes());
+        self.identities.update(&identity.part.to_le_bytes());
+    }
+
+    fn finish(self, partition: &Partition) -> Range {
+        let Pending {
+            first, last, attempt, ..
+        } = self.pending;
+        // The range alone names the rows as long as a topic lives; the identities tell it from one of the same name
+        // that was made anew, whose offsets start again.
+        let identities = self.identities.digest128();
+        let token = |table: Table, undo: &str| {
+            let name = table.name();
+            format!("{name}{undo} {partition} {first}-{last} a{attempt} {identities:032x} v{ROWS_VERSION}")
+        };
+        let insert = |block: TableBlock, undo: &str| Insert {
+            table: block.table,
+            token: token(block.table, undo),
+            body: Bytes::from(block.bytes),
+        };
+        let blocks = self.rows.finish();
+        Range {
+            inserts: blocks.blocks.into_iter().map(|block| insert(block, "")).collect(),
+            undo: blocks.undo.map(|block| insert(block, " taken back")),
+            fresh: blocks.fresh,
+            pending: self.pending,
+            letters: self.letters,
+            messages: self.messages,
+            counts: self.counts,
+        }
+    }
+}
+
+fn now_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
+}

@@ -1,0 +1,51 @@
+//! Every metric of the sink.
+
+use strobe_bus::telemetry::{Counter, Gauge};
+
+/// What the sink counts.
+#[derive(Debug, Default)]
+pub struct SinkTelemetry {
+    /// Messages read. Healthy: follows the topics.
+    pub messages: Counter,
+    /// Batches stored. Healthy: follows `strobe.samples`.
+    pub batches: Counter,
+    /// Samples stored.
+    pub samples: Counter,
+    /// Events of runs stored.
+    pub runs: Counter,
+    /// Messages that had been stored before. Healthy: 0 but after restarts.
+    pub repeats: Counter,
+    /// Samples in them.
+    pub repeated_samples: Counter,
+    /// Batches of which a part had been stored before, so that only the rest was. Healthy: 0 but after restarts.
+    pub cut: Counter,
+    /// Ranges stored. Healthy: about one per second and partition, fewer under load.
+    pub ranges: Counter,
+    /// Ranges that somebody else had begun and this sink finished. Healthy: at most one per partition and takeover.
+    pub taken_over: Counter,
+    /// Messages named by such a range that the topic no longer has: lost unless the predecessor had stored them.
+    /// Healthy: 0. More: the retention is shorter than the sink was away.
+    pub taken_over_missing: Counter,
+    /// Inserts that ClickHouse answered.
+    pub inserts: Counter,
+    /// Inserts tried again. Healthy: 0 while ClickHouse is there.
+    pub insert_retries: Counter,
+    /// Ranges that ClickHouse refused for what is in them. Healthy: 0.
+    pub rejected_ranges: Counter,
+    /// Messages put aside. Healthy: 0. More: see `strobe dlq list` for the reasons.
+    pub dead_letters: Counter,
+    /// Samples in them, as far as their headers say.
+    pub dead_letter_samples: Counter,
+    /// Dead letters that the broker refused even without value: lost but for the log line. Healthy: 0.
+    pub dead_letters_lost: Counter,
+    /// Commits that came too late. Healthy: 0 between deployments.
+    pub commits_fenced: Counter,
+    /// Times that partitions came.
+    pub assignments: Counter,
+    /// Times that partitions went without a chance to commit. Healthy: 0.
+    pub assignments_lost: Counter,
+    /// Bytes of messages that wait here. Healthy: below the window.
+    pub window_bytes: Gauge,
+    /// Messages of our partitions that are not committed. Healthy: what a few seconds bring.
+    pub lag_messages: Gauge,
+}
