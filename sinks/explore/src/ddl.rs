@@ -1,0 +1,140 @@
+//! The tables, as numbered, idempotent SQL that travels inside the executable. The sink applies it when it starts.
+//!
+//! One text serves both forms: on a cluster, [`replicated`] turns its two markers into `ON CLUSTER` and `Replicated`.
+
+use crate::{ClickHouse, Error};
+
+const FILES: [&str; 9] = [
+    include_str!("../../../infra/clickhouse/ddl/0001_samples.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0002_stacks.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0003_frames.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0004_stack_tags.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0005_totals_hourly.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0006_batches.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0007_runs.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0008_stack_locations.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0009_sample_frames.sql"),
+];
+
+/// Returns the statements in their order: one per file.
+pub fn statements() -> Vec<&'static str> {
+    FILES.to_vec()
+}
+
+/// Returns the statements for a cluster: made on each of its servers, with replicated engines, whose paths are the
+/// server's defaults.
+///
+/// # Errors
+/// [`Error::Setting`] when `cluster` is no plain name.
+pub fn replicated(cluster: &str) -> Result<Vec<String>, Error> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if cluster.is_empty() || !cluster.chars().all(word) {
+        let rule = "letters, digits, underscores or dashes";
+        return Err(Error::Setting {
+            name: "cluster",
+            value: cluster.to_owned(),
+            rule,
+        });
+    }
+    let on_cluster = format!("ON CLUSTER `{cluster}`");
+    let turn = |text: &&str| {
+        text.replace("/*ON CLUSTER*/", &on_cluster)
+            .replace("/*Replicated*/", "Replicated")
+    };
+    Ok(FILES.iter().map(turn).collect())
+}
+
+/// Makes the database and its tables where they do not exist.
+///
+/// # Errors
+/// [`Error::Store`]; what was made before it stays, and the next call goes on.
+pub async fn apply(settings: &ClickHouse) -> Result<(), Error> {
+    let failed = |source| Error::Store {
+        action: "make the tables",
+        url: settings.url().to_owned(),
+        source,
+    };
+    // The name was proved to be letters, digits and underscores.
+    let database = format!("CREATE DATABASE IF NOT EXISTS `{}`", settings.database());
+    settings
+        .client_without_database()
+        .query_raw(&database)
+        .execute()
+        .await
+        .map_err(failed)?;
+    let client = settings.client();
+    for statement in statements() {
+        client
+            .query_raw(statement.trim_end().trim_end_matches(';'))
+            .execute()
+            .await
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strobe_event::{Reason, StackEnd};
+
+    /// Checks that each file is one statement that may be repeated, so that it can be sent as it is.
+    #[test]
+    fn each_file_is_one_statement_that_may_be_repeated() {
+        for text in statements() {
+            assert_eq!(text.matches(';').count(), 1, "{text}");
+            assert!(text.ends_with(";\n"), "{text}");
+            assert_eq!(text.matches("IF NOT EXISTS").count(), 1, "{text}");
+        }
+    }
+
+    /// Checks that the folder holds the files that are applied, and no other.
+    #[test]
+    fn every_file_of_the_folder_is_applied() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/clickhouse/ddl");
+        let entries = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = entries
+            .filter(|path| path.extension().is_some_and(|end| end == "sql"))
+            .collect();
+        files.sort();
+        let texts: Vec<_> = files
+            .iter()
+            .map(|path| std::fs::read_to_string(path).unwrap())
+            .collect();
+        assert_eq!(texts, statements());
+    }
+
+    /// Checks that no marker is left on a cluster, and that every table there is replicated.
+    #[test]
+    fn a_cluster_gets_replicated_tables() {
+        for text in replicated("prod-1").unwrap() {
+            assert!(text.contains("ON CLUSTER `prod-1`"), "{text}");
+            assert!(!text.contains("/*"), "{text}");
+            assert!(
+                text.contains("CREATE VIEW") || text.contains("ENGINE = Replicated"),
+                "{text}"
+            );
+        }
+        assert!(replicated("a; DROP TABLE samples").is_err());
+    }
+
+    /// Checks that SQL and Rust call ends and reasons by the same names and texts.
+    #[test]
+    fn sql_names_ends_and_reasons_as_rust_does() {
+        for end in StackEnd::ALL {
+            assert!(
+                FILES[1].contains(&format!("'{}' = {}", end.name(), end as u8)),
+                "{end:?}"
+            );
+        }
+        for reason in Reason::ALL {
+            assert!(FILES[7].contains(&format!("'{}'", reason.name())), "{reason:?}");
+            assert!(
+                FILES[7].contains(&format!("'{}'", reason.text().replace('\'', "\\'"))),
+                "{reason:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The one aggregation that every view starts from: weight per stack.
+
+use clickhouse::Row;
+use serde::Deserialize;
+
+/// What one stack stands for in a selection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StackTotal {
+    /// Low 64 bits of the stack's key.
+    pub stack: u64,
+    /// Sum of its samples' weights.
+    pub weight: f64,
+    /// Samples behind it. Hourly totals do not tell causes apart: in the view of the fleet, samples of chosen runs that
+    /// saw the same stack are counted too, though they weigh nothing.
+    pub samples: u64,
+}
+
+/// What one value of a column stands for, all stacks together.
+#[derive(Debug, Clone, PartialEq, Row, Deserialize)]
+pub(crate) struct NameTotal {
+    pub(crate) name: String,
+    pub(crate) weight: f64,
+}
+
+/// What one stack stands for under one value of a column.
+#[derive(Debug, Clone, PartialEq, Row, Deserialize)]
+pub(crate) struct NameStackTotal {
+    pub(crate) name: String,
+    pub(crate) stack_id: u64,
+    pub(crate) weight: f64,
+}
+
+/// [`StackTotal`]s as columns.
+#[derive(Debug, Clone, PartialEq, Row, Deserialize)]
+pub(crate) struct TotalColumns {
+    pub(crate) stacks: Vec<u64>,
+    pub(crate) weights: Vec<f64>,
+    pub(crate) samples: Vec<u64>,
+}
