@@ -1,0 +1,97 @@
+//! `strobe flamegraph`: a picture of where time goes, as SVG.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use strobe_explore::{Explorer, FlameTree, NodeKind};
+use strobe_export::flamegraph::{FoldedStack, Options, svg};
+
+use crate::commands::wait;
+use crate::config::Config;
+use crate::error::CliError;
+use crate::render;
+use crate::selection;
+use crate::times::shown;
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(
+    after_help = "EXAMPLES\n  strobe flamegraph --since -15m --output cpu.svg\n  strobe flamegraph --service orders \
+                        --output - > orders.svg\n  strobe flamegraph --baseline now-2h..now-1h"
+)]
+pub struct Args {
+    #[command(flatten)]
+    selection: selection::Args,
+    #[command(flatten)]
+    baseline: selection::Baseline,
+    /// Where to write; `-` for standard output.
+    #[arg(long, default_value = "strobe-flamegraph.svg")]
+    output: PathBuf,
+    /// Boxes at most; what is cut is summed in boxes called "other".
+    #[arg(long, default_value_t = strobe_explore::TREE_NODES_DEFAULT)]
+    max_nodes: usize,
+}
+
+/// Writes the flame graph.
+///
+/// # Errors
+/// [`CliError`].
+pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
+    let selection = args.selection.selection()?;
+    let baseline = args.baseline.selection(&selection)?;
+    let explorer = Explorer::new(&config.clickhouse.reader()?);
+    let tree = wait(async {
+        Ok(explorer
+            .tree(&selection, baseline.as_ref(), args.max_nodes)
+            .await?)
+    })?;
+    let total = tree.nodes.first().map_or(0.0, |root| root.total);
+    if total <= 0.0 && tree.nodes.first().is_none_or(|root| root.baseline_total <= 0.0) {
+        return Err(CliError::Usage(format!(
+            "nothing is stored of {} to {}: choose another range, or ask `strobe status`",
+            shown(selection.range.since_us),
+            shown(selection.range.until_us)
+        )));
+    }
+    let what = args.selection.service.as_deref().unwrap_or("all services");
+    let options = Options {
+        title: format!("{what}: {:.2} cores", tree.range.cores(total)),
+        subtitle: format!("{} to {}", shown(tree.range.since_us), shown(tree.range.until_us)),
+        differential: tree.baseline.is_some(),
+    };
+    let picture = svg(&folded(&tree), &options)?;
+    if args.output.as_os_str() == "-" {
+        return render::written(std::io::stdout().write_all(&picture));
+    }
+    std::fs::write(&args.output, picture).map_err(|source| CliError::Io {
+        action: "write",
+        what: args.output.display().to_string(),
+        source,
+    })?;
+    eprintln!("written to {}", args.output.display());
+    Ok(())
+}
+
+/// Returns the tree's nodes as stacks with what each has alone, in thousandths of a core so that numbers stay readable.
+fn folded(tree: &FlameTree) -> Vec<FoldedStack> {
+    let mut path: Vec<String> = Vec::new();
+    let mut stacks = Vec::new();
+    let baseline = tree.baseline;
+    for node in &tree.nodes {
+        path.truncate(node.depth.saturating_sub(1) as usize);
+        if node.kind != NodeKind::Root {
+            path.push(tree.name(node).to_owned());
+        }
+        let milli = |cores: f64| (cores * 1_000_000.0).round().max(0.0) as u64;
+        let value = milli(tree.range.cores(node.self_weight));
+        let before = baseline.map_or(0, |range| milli(range.cores(node.baseline_self)));
+        if (value > 0 || before > 0) && !path.is_empty() {
+            stacks.push(FoldedStack {
+                frames: path.clone(),
+                value,
+                baseline: before,
+            });
+        }
+    }
+    stacks
+}

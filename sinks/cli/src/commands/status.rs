@@ -1,0 +1,280 @@
+//! `strobe status`: runs, lag, and both sides of the accounting.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use strobe_bus::dead_letter;
+use strobe_bus::lag::group_lag;
+use strobe_bus::{BusSettings, Topic};
+use strobe_explore::{Explorer, HostEpochs, RunStatus, Status};
+
+use crate::commands::wait;
+use crate::config::Config;
+use crate::error::CliError;
+use crate::render::{self, Output};
+use crate::times::{self, shown};
+
+/// Longest wait for the broker's answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Dead letters looked at, of each topic.
+const LETTERS_MAX: usize = 10_000;
+/// Pause between two looks while waiting.
+const LOOK: Duration = Duration::from_millis(250);
+/// Hosts that were heard of so long before the moment that is waited for are waited for.
+const ALIVE_US: u64 = 60_000_000;
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(
+    after_help = "EXAMPLES\n  strobe status\n  strobe status --since -1h -o json | jq '.sum'\n  strobe status \
+                        --wait-until now --timeout 30s"
+)]
+pub struct Args {
+    /// Runs with a sign of life since then.
+    #[arg(long, default_value = "-1h", allow_hyphen_values = true)]
+    since: String,
+    /// Runs shown.
+    #[arg(long, default_value_t = 10)]
+    limit: usize,
+    /// First wait until all that was sampled before this moment is stored.
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    wait_until: Option<String>,
+    /// Longest wait.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
+    timeout: Duration,
+    /// Form of the answer.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// How far a service is behind on a topic.
+struct Behind {
+    service: &'static str,
+    topic: String,
+    messages: Result<u64, String>,
+}
+
+/// Dead letters by (topic, reason): messages and samples.
+type Letters = BTreeMap<(String, String), (u64, u64)>;
+
+/// Prints the status.
+///
+/// # Errors
+/// [`CliError`].
+pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
+    let explorer = Explorer::new(&config.clickhouse.reader()?);
+    let now = times::now_us();
+    if let Some(moment) = &args.wait_until {
+        let moment = times::moment(moment, now).map_err(CliError::Usage)?;
+        wait(until_stored(&explorer, moment, args.timeout))?;
+    }
+    let since = times::moment(&args.since, now).map_err(CliError::Usage)?;
+    let status = wait(async { Ok(explorer.status(since).await?) })?;
+    let bus = config.bus()?;
+    let behind = behind(config, &bus);
+    let letters = letters(&bus);
+    match args.output {
+        Output::Json => render::json(&as_json(&status, &behind, &letters)),
+        Output::Table => as_table(&status, &behind, &letters, args.limit),
+    }
+}
+
+/// Waits until every host that was alive at `moment_us` has a stored batch that ends later.
+async fn until_stored(explorer: &Explorer, moment_us: u64, timeout: Duration) -> Result<(), CliError> {
+    let deadline = Instant::now() + timeout;
+    // Numbers only: nothing that anybody typed is in the statement.
+    let sql = format!(
+        "SELECT count(), countIf(last < {moment_us}) FROM (SELECT host, toUnixTimestamp64Micro(max(end_time)) AS last FROM \
+         batches WHERE end_time >= fromUnixTimestamp64Micro({}) GROUP BY host)",
+        moment_us.saturating_sub(ALIVE_US)
+    );
+    loop {
+        let table = explorer.query(&sql).await?;
+        let number = |at: usize| {
+            let value = table.rows.first().and_then(|row| row.get(at));
+            value
+                .and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()))
+                .unwrap_or(0)
+        };
+        if number(0) > 0 && number(1) == 0 {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(CliError::NotStored(timeout));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn behind(config: &Config, bus: &BusSettings) -> Vec<Behind> {
+    let groups = [
+        ("processor", &config.processor.group, Topic::StacksRaw),
+        ("sink", &config.sink.group, Topic::Samples),
+        ("sink", &config.sink.group, Topic::Runs),
+    ];
+    let ask = |(service, group, topic): (&'static str, &String, Topic)| {
+        let topic = bus.topic(topic);
+        let lag = group_lag(bus, group, &topic, ANSWER);
+        let messages = lag.map(|lag| lag.iter().map(strobe_bus::consumer::Lag::messages).sum());
+        Behind {
+            service,
+            topic,
+            messages: messages.map_err(|error| crate::error::with_causes(&error)),
+        }
+    };
+    groups.into_iter().map(ask).collect()
+}
+
+fn letters(bus: &BusSettings) -> Result<Letters, String> {
+    let mut letters = Letters::new();
+    for topic in Topic::ALL {
+        let topic = bus.topic(topic);
+        let found =
+            dead_letter::list(bus, &topic, LETTERS_MAX).map_err(|error| crate::error::with_causes(&error))?;
+        for item in found {
+            let (messages, samples) = letters.entry((topic.clone(), item.reason)).or_default();
+            *messages += 1;
+            *samples += item.samples.unwrap_or(0);
+        }
+    }
+    Ok(letters)
+}
+
+fn sum(runs: &[RunStatus], of: impl Fn(&RunStatus) -> u64) -> u64 {
+    runs.iter().map(of).sum()
+}
+
+fn as_json(status: &Status, behind: &[Behind], letters: &Result<Letters, String>) -> serde_json::Value {
+    let runs = status.runs.iter().map(|run| {
+        json!({
+            "run": run.run, "host": run.host, "profiler": run.profiler, "cause": run.cause, "state": run.state,
+            "first": shown(run.first_us), "last": shown(run.last_us), "taken": run.taken, "stored": run.stored,
+            "spooled": run.spooled, "dropped": run.dropped, "under_way": run.under_way(), "excess": run.excess(),
+            "batches": run.batches, "batches_stored": run.batches_stored, "idle": run.idle, "detail": run.detail,
+        })
+    });
+    let all = &status.runs;
+    let letters = match letters {
+        Ok(letters) => letters
+            .iter()
+            .map(|((topic, reason), (messages, samples))| {
+                json!({ "topic": topic, "reason": reason, "messages": messages, "samples": samples })
+            })
+            .collect(),
+        Err(error) => json!({ "error": error }),
+    };
+    json!({
+        "sum": {
+            "runs": all.len(), "taken": sum(all, |run| run.taken), "stored": sum(all, |run| run.stored),
+            "dropped": sum(all, RunStatus::dropped_total), "under_way": sum(all, RunStatus::under_way),
+            "excess": sum(all, RunStatus::excess),
+        },
+        "runs": runs.collect::<Vec<_>>(),
+        "lag": behind.iter().map(|behind| json!({
+            "service": behind.service, "topic": behind.topic, "messages": behind.messages.as_ref().ok(),
+            "error": behind.messages.as_ref().err(),
+        })).collect::<Vec<_>>(),
+        "dead_letters": letters,
+        "hosts_with_several_epochs_alive": status.hosts_with_several_epochs_alive,
+    })
+}
+
+fn as_table(
+    status: &Status,
+    behind: &[Behind],
+    letters: &Result<Letters, String>,
+    limit: usize,
+) -> Result<(), CliError> {
+    let all = &status.runs;
+    render::say(format!(
+        "{} runs: {} samples taken = {} stored + {} dropped + {} under way",
+        all.len(),
+        sum(all, |run| run.taken),
+        sum(all, |run| run.stored),
+        sum(all, RunStatus::dropped_total),
+        sum(all, RunStatus::under_way)
+    ))?;
+    let excess = sum(all, RunStatus::excess);
+    if excess > 0 {
+        render::say(format!(
+            "{excess} samples are accounted for and were never taken: this is a fault"
+        ))?;
+    }
+    let columns = [
+        ("run", false),
+        ("host", false),
+        ("state", false),
+        ("started", false),
+        ("taken", true),
+        ("stored", true),
+        ("dropped", true),
+        ("under way", true),
+        ("why dropped", false),
+    ];
+    let rows = all.iter().take(limit).map(|run| {
+        let reasons = run.dropped.iter().filter(|(_, samples)| **samples > 0);
+        let reasons: Vec<String> = reasons
+            .map(|(reason, samples)| format!("{reason} {samples}"))
+            .collect();
+        vec![
+            run.run.chars().take(8).collect(),
+            run.host.clone(),
+            if run.state.is_empty() {
+                "-".into()
+            } else {
+                run.state.clone()
+            },
+            shown(run.first_us),
+            run.taken.to_string(),
+            run.stored.to_string(),
+            run.dropped_total().to_string(),
+            run.under_way().to_string(),
+            reasons.join(", "),
+        ]
+    });
+    render::say(render::table(&columns, rows))?;
+    if all.len() > limit {
+        render::say(format!("{} more; --limit shows more", all.len() - limit))?;
+    }
+    for behind in behind {
+        render::say(match &behind.messages {
+            Ok(messages) => format!(
+                "{} on {}: {messages} messages behind",
+                behind.service, behind.topic
+            ),
+            Err(error) => format!("{} on {}: not known: {error}", behind.service, behind.topic),
+        })?;
+    }
+    match letters {
+        Err(error) => render::say(format!("dead letters: not known: {error}"))?,
+        Ok(letters) if letters.is_empty() => render::say("dead letters: none")?,
+        Ok(letters) => {
+            for ((topic, reason), (messages, samples)) in letters {
+                render::say(format!(
+                    "dead letters on {topic}: {messages} {reason}, {samples} samples"
+                ))?;
+            }
+        }
+    }
+    status
+        .hosts_with_several_epochs_alive
+        .iter()
+        .try_for_each(several)
+}
+
+fn several(host: &HostEpochs) -> Result<(), CliError> {
+    render::say(format!(
+        "{} names {} spools that were alive at the same time: two agents with one host name, or a copied spool. Nothing is \
+         lost or doubled; give each host a name of its own.",
+        host.host,
+        host.epochs.len()
+    ))?;
+    host.epochs.iter().try_for_each(|epoch| {
+        let (first, last) = (shown(epoch.first_us), shown(epoch.last_us));
+        render::say(format!(
+            "  {}: {} batches, {first} to {last}",
+            epoch.epoch, epoch.batches
+        ))
+    })
+}

@@ -1,0 +1,265 @@
+//! `strobe top`: who takes how much, alone and with everything it calls.
+
+use serde_json::json;
+use strobe_explore::{By, Completeness, Explorer, Range, Sort, Top, TopRow};
+
+use crate::commands::wait;
+use crate::config::Config;
+use crate::error::CliError;
+use crate::render::{self, Output};
+use crate::selection;
+use crate::times::shown;
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(
+    after_help = "EXAMPLES\n  strobe top --since -15m --service orders\n  strobe top --by line --focus apply_discounts\n  \
+                        strobe top --since -10m --baseline now-1h10m..now-1h --sort change\n  strobe top -o json | jq \
+                        '.rows[0].name'"
+)]
+pub struct Args {
+    #[command(flatten)]
+    selection: selection::Args,
+    #[command(flatten)]
+    baseline: selection::Baseline,
+    /// What a row is.
+    #[arg(long, value_enum, default_value = "function")]
+    by: ByArg,
+    /// What the heaviest are by.
+    #[arg(long, value_enum, default_value = "self")]
+    sort: SortArg,
+    /// Rows.
+    #[arg(long, default_value_t = 20)]
+    limit: usize,
+    /// Form of the answer.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ByArg {
+    Function,
+    Line,
+    Module,
+    Service,
+    Host,
+    Thread,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum SortArg {
+    #[value(name = "self")]
+    SelfWeight,
+    Total,
+    Change,
+}
+
+impl From<ByArg> for By {
+    fn from(by: ByArg) -> Self {
+        match by {
+            ByArg::Function => Self::Function,
+            ByArg::Line => Self::Line,
+            ByArg::Module => Self::Module,
+            ByArg::Service => Self::Service,
+            ByArg::Host => Self::Host,
+            ByArg::Thread => Self::Thread,
+        }
+    }
+}
+
+impl From<SortArg> for Sort {
+    fn from(sort: SortArg) -> Self {
+        match sort {
+            SortArg::SelfWeight => Self::SelfWeight,
+            SortArg::Total => Self::Total,
+            SortArg::Change => Self::Change,
+        }
+    }
+}
+
+/// What is printed.
+struct Answer {
+    top: Top,
+    complete: Completeness,
+    /// Samples of the selection, whatever `--focus` and `--ignore` leave of their stacks.
+    samples: u64,
+}
+
+/// Prints the top.
+///
+/// # Errors
+/// [`CliError`].
+pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
+    let selection = args.selection.selection()?;
+    let baseline = args.baseline.selection(&selection)?;
+    let explorer = Explorer::new(&config.clickhouse.reader()?);
+    let answer = wait(async {
+        let totals = explorer.stack_totals(&selection).await?;
+        Ok(Answer {
+            top: explorer
+                .top(
+                    &selection,
+                    baseline.as_ref(),
+                    args.by.into(),
+                    args.sort.into(),
+                    args.limit,
+                )
+                .await?,
+            complete: explorer.completeness(&selection).await?,
+            samples: totals.iter().map(|stack| stack.samples).sum(),
+        })
+    })?;
+    match args.output {
+        Output::Json => render::json(&as_json(&answer)),
+        Output::Table => as_table(&answer, args.by),
+    }
+}
+
+fn as_json(
+    Answer {
+        top,
+        complete,
+        samples,
+    }: &Answer,
+) -> serde_json::Value {
+    let cores = |range: Range, weight: f64| range.cores(weight);
+    let rows = top.rows.iter().map(|row| {
+        let mut value = json!({
+            "name": row.name, "file": row.file, "line": row.line, "module": row.module,
+            "self_cores": cores(top.range, row.self_weight), "total_cores": cores(top.range, row.total),
+            "self_share": share(row.self_weight, top.total), "total_share": share(row.total, top.total),
+        });
+        if let Some(range) = top.baseline {
+            value["baseline_self_cores"] = cores(range, row.baseline_self).into();
+            value["baseline_total_cores"] = cores(range, row.baseline_total).into();
+        }
+        value
+    });
+    let ends: serde_json::Map<_, _> = complete
+        .by_end
+        .iter()
+        .map(|(end, weight)| (end.name().to_owned(), share(*weight, complete.total).into()))
+        .collect();
+    json!({
+        "since": shown(top.range.since_us), "until": shown(top.range.until_us),
+        "cores": cores(top.range, top.total), "samples": samples,
+        "complete_share": complete.share(), "stack_end_shares": ends,
+        "rows": rows.collect::<Vec<_>>(), "row_count": top.row_count,
+    })
+}
+
+fn share(part: f64, all: f64) -> f64 {
+    if all > 0.0 { part / all } else { 0.0 }
+}
+
+fn as_table(
+    Answer {
+        top,
+        complete,
+        samples,
+    }: &Answer,
+    by: ByArg,
+) -> Result<(), CliError> {
+    let range = format!("{} to {}", shown(top.range.since_us), shown(top.range.until_us));
+    if *samples == 0 {
+        return render::say(format!(
+            "Not sampled: nothing is stored of {range}.\n`strobe status` shows what is under way, `strobe doctor` what does \
+             not work."
+        ));
+    }
+    let cores = top.range.cores(top.total);
+    render::say(format!("{range}: {cores:.2} cores, {samples} samples"))?;
+    say_complete(complete)?;
+    let stacks = matches!(by, ByArg::Function | ByArg::Line | ByArg::Module);
+    let mut columns = vec![("self", true), ("self %", true)];
+    if stacks {
+        columns.extend([("total", true), ("total %", true)]);
+    }
+    if top.baseline.is_some() {
+        columns.push(("change", true));
+    }
+    columns.push((name_of(by), false));
+    if matches!(by, ByArg::Function | ByArg::Line) {
+        columns.push(("where", false));
+    }
+    render::say(render::table(
+        &columns,
+        top.rows.iter().map(|row| cells(top, row, by, stacks)),
+    ))?;
+    if top.row_count > top.rows.len() {
+        render::say(format!(
+            "{} more; --limit shows more",
+            top.row_count - top.rows.len()
+        ))?;
+    }
+    Ok(())
+}
+
+fn say_complete(complete: &Completeness) -> Result<(), CliError> {
+    let Some(share) = complete.share() else {
+        return Ok(());
+    };
+    let mut cut: Vec<String> = complete
+        .by_end
+        .iter()
+        .filter(|(end, _)| !end.is_complete())
+        .take(3)
+        .map(|(end, weight)| format!("{} {}", end.name(), render::per_cent(*weight, complete.total)))
+        .collect();
+    if complete.not_stored > 0.0 {
+        cut.push(format!(
+            "stack not stored {}",
+            render::per_cent(complete.not_stored, complete.total)
+        ));
+    }
+    let cut = if cut.is_empty() {
+        String::new()
+    } else {
+        format!(" (cut: {})", cut.join(", "))
+    };
+    render::say(format!(
+        "{:.1} % of the time has its whole stack{cut}\n",
+        100.0 * share
+    ))
+}
+
+fn name_of(by: ByArg) -> &'static str {
+    match by {
+        ByArg::Function | ByArg::Line => "function",
+        ByArg::Module => "module",
+        ByArg::Service => "service",
+        ByArg::Host => "host",
+        ByArg::Thread => "thread",
+    }
+}
+
+fn cells(top: &Top, row: &TopRow, by: ByArg, stacks: bool) -> Vec<String> {
+    let mut cells = vec![
+        render::cores(top.range.cores(row.self_weight)),
+        render::per_cent(row.self_weight, top.total),
+    ];
+    if stacks {
+        cells.push(render::cores(top.range.cores(row.total)));
+        cells.push(render::per_cent(row.total, top.total));
+    }
+    if let Some(baseline) = top.baseline {
+        cells.push(format!(
+            "{:+.3}",
+            top.range.cores(row.self_weight) - baseline.cores(row.baseline_self)
+        ));
+    }
+    cells.push(row.name.clone());
+    match by {
+        ByArg::Line => cells.push(match row.file.as_str() {
+            "" => row.module.clone(),
+            file => format!("{file}:{}", row.line),
+        }),
+        ByArg::Function => cells.push(if row.file.is_empty() {
+            row.module.clone()
+        } else {
+            row.file.clone()
+        }),
+        _ => {}
+    }
+    cells
+}

@@ -1,0 +1,89 @@
+//! What a person at the command line could fix.
+
+use std::path::PathBuf;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The configuration file cannot be read.
+    #[error("cannot read the configuration {path}: {source}")]
+    ConfigRead {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The configuration is not right.
+    #[error("{0}")]
+    Config(String),
+    /// What was typed does not make sense.
+    #[error("{0}")]
+    Usage(String),
+    /// The store.
+    #[error(transparent)]
+    Explore(#[from] strobe_explore::Error),
+    /// The bus.
+    #[error(transparent)]
+    Bus(#[from] strobe_bus::Error),
+    /// The processor.
+    #[error(transparent)]
+    Processor(#[from] strobe_processor::ProcessorError),
+    /// The sink.
+    #[error(transparent)]
+    Sink(#[from] strobe_sink::SinkError),
+    /// An export.
+    #[error(transparent)]
+    Export(#[from] strobe_export::ExportError),
+    /// Reading or writing.
+    #[error("cannot {action} {what}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        what: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Not everything was stored in time.
+    #[error("not everything was stored within {0:?}: `strobe status` shows what is under way")]
+    NotStored(std::time::Duration),
+    /// The command has already said what is wrong.
+    #[error("something does not work")]
+    Said,
+}
+
+impl CliError {
+    /// Returns whether the command has already told the person.
+    pub fn is_said(&self) -> bool {
+        matches!(self, Self::Said)
+    }
+
+    /// Returns the exit code: see `strobe --help`.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Explore(strobe_explore::Error::Selection(_)) => 2,
+            Self::ConfigRead { .. } | Self::Config(_) => 78,
+            Self::Explore(
+                strobe_explore::Error::Setting { .. } | strobe_explore::Error::PasswordFile { .. },
+            )
+            | Self::Bus(strobe_bus::Error::Config(_)) => 78,
+            Self::Explore(error) if error.is_transient() => 69,
+            Self::Bus(strobe_bus::Error::Unreachable { .. }) => 69,
+            _ => 1,
+        }
+    }
+}
+
+/// Returns an error and its causes on one line, without what is said twice.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = next.source();
+    }
+    crate::render::plain(&text)
+}

@@ -1,0 +1,159 @@
+//! `strobe`: the tool people type, and every role but the agent's, one process each.
+//!
+//! Each command is a file in `commands/`; what several share is in `config`, `times`, `selection` and `render`. Answers go
+//! to standard output, everything else to standard error; the exit code says how it went.
+
+mod commands;
+mod config;
+mod error;
+mod render;
+mod selection;
+mod times;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::config::Config;
+use crate::error::CliError;
+
+/// Asks where time goes, on one host or a fleet, and runs the parts that find out.
+#[derive(Parser)]
+#[command(
+    name = "strobe",
+    version,
+    after_help = "EXIT CODES\n  0   it worked\n  1   it failed, or `doctor` found something that does not work\n  2   wrong \
+                  usage\n  69  a part cannot be reached\n  78  the configuration is wrong\n\nEXAMPLES\n  strobe top --since \
+                  -15m\n  strobe top --service orders --by line\n  strobe flamegraph --since -1h --output cpu.svg\n  strobe \
+                  top --since -10m --baseline now-1h10m..now-1h\n  strobe query 'SELECT service, sum(fleet_weight) FROM \
+                  samples GROUP BY service'\n  strobe status\n  strobe doctor"
+)]
+struct Cli {
+    /// Configuration file (default: /etc/strobe/strobe.toml, if it exists).
+    #[arg(long, global = true, env = "STROBE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Kafka brokers, `host:port`, separated by commas.
+    #[arg(long, global = true, env = "STROBE_BOOTSTRAP")]
+    bootstrap: Option<String>,
+    /// ClickHouse's HTTP address.
+    #[arg(long, global = true, env = "STROBE_CLICKHOUSE_URL", value_name = "URL")]
+    clickhouse: Option<String>,
+    /// Log level of the services: error, warn, info, debug, trace.
+    #[arg(long, global = true, env = "STROBE_LOG", default_value = "info")]
+    log_level: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The heaviest functions, lines, modules, services, hosts or threads.
+    Top(commands::top::Args),
+    /// A flame graph as SVG.
+    Flamegraph(commands::flamegraph::Args),
+    /// Stacks for other tools: folded text or pprof.
+    Export(commands::export::Args),
+    /// SQL against the store, as the reader.
+    Query(commands::query::Args),
+    /// Runs, lag, and both sides of the accounting.
+    Status(commands::status::Args),
+    /// Messages that could not be processed.
+    #[command(subcommand)]
+    Dlq(commands::dlq::Command),
+    /// The topics of the bus.
+    #[command(subcommand)]
+    Topics(commands::topics::Command),
+    /// The tables of the store.
+    #[command(subcommand)]
+    Ddl(commands::ddl::Command),
+    /// What works on this host and what does not, and what to do about it.
+    Doctor(commands::doctor::Args),
+    /// Run a service until SIGTERM.
+    #[command(subcommand)]
+    Run(commands::run::Command),
+    /// Completions for a shell, on standard output.
+    Completion {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// The symbolizer's child process: started by the processor.
+    #[command(hide = true)]
+    SymbolWorker,
+}
+
+impl Cli {
+    fn config(&self) -> Result<Config, CliError> {
+        let mut config = Config::read(self.config.as_deref())?;
+        if let Some(bootstrap) = &self.bootstrap {
+            config.bus.bootstrap.clone_from(bootstrap);
+        }
+        if let Some(url) = &self.clickhouse {
+            config.clickhouse.url.clone_from(url);
+        }
+        Ok(config)
+    }
+
+    fn start_log(&self) {
+        let filter = tracing_subscriber::EnvFilter::try_new(&self.log_level)
+            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
+    }
+
+    fn run(self) -> Result<(), CliError> {
+        let config = self.config()?;
+        if matches!(self.command, Command::Run(_)) {
+            self.start_log();
+        }
+        match self.command {
+            Command::Top(args) => commands::top::run(&config, &args),
+            Command::Flamegraph(args) => commands::flamegraph::run(&config, &args),
+            Command::Export(args) => commands::export::run(&config, &args),
+            Command::Query(args) => commands::query::run(&config, &args),
+            Command::Status(args) => commands::status::run(&config, &args),
+            Command::Dlq(command) => commands::dlq::run(&config, &command),
+            Command::Topics(command) => commands::topics::run(&config, &command),
+            Command::Ddl(command) => commands::ddl::run(&config, &command),
+            Command::Doctor(args) => commands::doctor::run(&config, &args),
+            Command::Run(command) => commands::run::run(config, &command),
+            Command::Completion { .. } | Command::SymbolWorker => Ok(()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command {
+        // Before any thread exists: the worker limits itself first.
+        Command::SymbolWorker => return strobe_symbols::worker_main(),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "strobe", &mut std::io::stdout());
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    match cli.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !error.is_said() {
+                eprintln!("strobe: {}", error::with_causes(&error));
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that the command line is well-formed: names, defaults, conflicts.
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}
