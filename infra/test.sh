@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Every test that this machine can run, from unit to end to end, and which ones were skipped and why.
+#
+# A test that finds that it cannot run here prints a line `skipped: NAME: REASON` and returns. The test runner counts
+# it as passed; this script takes it out again, so that nothing that did not run is reported as passed.
+set -uo pipefail
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$HERE/lib.sh"
+cd "$STROBE_REPO" || exit 1
+
+LOG_DIR="$STROBE_HOME/log"
+mkdir -p "$LOG_DIR"
+LOG="$LOG_DIR/test.log"
+: >"$LOG"
+failed_steps=()
+
+# step TITLE COMMAND... - runs one part of the tests into the log, printing what matters as it goes.
+step() {
+  local title="$1" began=$SECONDS
+  shift
+  say "$title ..."
+  if "$@" 2>&1 | tee -a "$LOG" | grep --line-buffered -E '^(test result|failures:|error|warning: unused|---- |skipped: |[A-Za-z_: ]+ \.\.\. FAILED|thread .* panicked|FAILED|ERROR|[0-9]+ (passed|failed))'; then :; fi
+  if [[ ${PIPESTATUS[0]} -ne 0 ]]; then
+    failed_steps+=("$title")
+    say "$title: FAILED after $((SECONDS - began)) s"
+  else
+    say "$title: done in $((SECONDS - began)) s"
+  fi
+}
+
+# Real parts share two cores, so they run one at a time, after the rest.
+step "building" cargo build --release --locked --workspace --all-targets
+step "demo workloads" make -C infra/demo
+step "units and properties" cargo test --release --locked --workspace --exclude strobe-integration-tests -- --show-output
+step "the engine's front" infra/clickhouse/test.sh
+step "journeys through the whole system" \
+  cargo test --release --locked --package strobe-integration-tests -- --show-output --test-threads=1
+
+passed=0 failed=0
+while read -r p f; do
+  passed=$((passed + p))
+  failed=$((failed + f))
+done < <(sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' "$LOG")
+read -r p f < <(awk '/^=+ .*(passed|failed).* in .*s/ { for (i = 1; i <= NF; i++) { if ($i ~ /^passed/) p += $(i-1); if ($i ~ /^failed/) f += $(i-1) } } END { print p + 0, f + 0 }' "$LOG")
+passed=$((passed + p))
+failed=$((failed + f))
+mapfile -t skipped < <(grep -E '^skipped: ' "$LOG" | sort -u)
+
+if ((${#skipped[@]})); then
+  printf '\nSkipped on this machine:\n'
+  printf '  %s\n' "${skipped[@]#skipped: }"
+fi
+if ((${#failed_steps[@]})); then
+  printf '\nFailed: %s\nWhole log: %s\n' "$(IFS=,; echo "${failed_steps[*]}")" "$LOG"
+  ((failed > 0)) || failed=${#failed_steps[@]}
+fi
+printf '\n%d passed, %d failed, %d skipped\n' "$((passed - ${#skipped[@]}))" "$failed" "${#skipped[@]}"
+((${#failed_steps[@]} == 0))
