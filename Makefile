@@ -1,0 +1,48 @@
+# Everything a person types. `make help` lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo up down test lint bench-agent bench-wire bench-pipeline bench-storage bless
+
+export STROBE_HOME ?= $(CURDIR)/.strobe
+DEMO_SECONDS ?= 20
+DEMO_KEEP ?= 1
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: ## Install what a fresh Debian 12 lacks (Debian packages, the broker's jars, the engine)
+	@infra/setup.sh
+
+build: setup ## Build the two executables and the demo workloads
+	@infra/build.sh
+
+demo: build ## Profile this host for DEMO_SECONDS (20) while demo workloads run; DEMO_KEEP=0 stops all again
+	@DEMO_SECONDS=$(DEMO_SECONDS) DEMO_KEEP=$(DEMO_KEEP) infra/demo.sh
+
+up: build ## Start broker, engine, processor, sink and agent on this host
+	@infra/stack.sh up
+
+down: ## Stop all that `make up` and `make demo` started
+	@infra/stack.sh down
+
+test: setup ## Run every test that this machine can run, and say which were skipped and why
+	@infra/test.sh
+
+lint: ## What the continuous integration asks of the source
+	cargo fmt --all -- --check
+	cargo clippy --release --workspace --all-targets -- -D warnings
+
+bench-agent: build ## CPU per sample, memory and losses of the agent
+	@infra/bench.sh agent
+
+bench-wire: build ## Bytes per sample on Kafka, and the cost of encoding and decoding
+	@infra/bench.sh wire
+
+bench-pipeline: build ## From raw batches to queryable rows
+	@infra/bench.sh pipeline
+
+bench-storage: build ## Bytes per sample and per stack in the store, and a flame graph over 10 million samples
+	@infra/bench.sh storage
+
+bless: ## Rewrite the golden files from what the code does now
+	STROBE_BLESS=1 cargo test --release --workspace
