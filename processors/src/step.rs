@@ -3,7 +3,7 @@
 use strobe_bus::{MESSAGE_BYTES_MAX, Meta};
 use strobe_event::codec::{self, DecodeError, EncodeError};
 use strobe_event::raw::Malformed;
-use strobe_event::split::split_to_fit;
+use strobe_event::split::{self, split_to_fit};
 use strobe_event::{Part, RawBatch, SamplesBatch};
 use strobe_symbols::SymbolsError;
 
@@ -114,22 +114,25 @@ fn send_off(meta: &Meta, batch: &SamplesBatch) -> Result<Vec<Made>, StepError> {
         }]);
     }
     let parts = split_to_fit(batch, MESSAGE_BYTES_MAX - FRAMING_BYTES)?;
-    let samples = batch.raw.samples.len();
     let count = parts.len();
-    let made = parts.into_iter().enumerate().map(|(part, value)| {
-        let mut framed = Vec::with_capacity(FRAMING_BYTES + value.len());
-        codec::frame(codec::SCHEMA_ID_SAMPLES_BATCH, &mut framed);
-        framed.extend_from_slice(&value);
-        let mut meta = meta.clone();
-        meta.identity.part = Part {
-            of: count as u32,
-            index: part as u32,
-        }
-        .number();
-        // As `split` cuts: runs of samples as equal in number as can be.
-        meta.samples = (samples * (part + 1) / count - samples * part / count) as u64;
-        Made { meta, value: framed }
-    });
+    let sizes = split::ranges(batch.raw.samples.len(), count);
+    let made = parts
+        .into_iter()
+        .zip(sizes)
+        .enumerate()
+        .map(|(part, (value, samples))| {
+            let mut framed = Vec::with_capacity(FRAMING_BYTES + value.len());
+            codec::frame(codec::SCHEMA_ID_SAMPLES_BATCH, &mut framed);
+            framed.extend_from_slice(&value);
+            let mut meta = meta.clone();
+            meta.identity.part = Part {
+                of: count as u32,
+                index: part as u32,
+            }
+            .number();
+            meta.samples = samples.len() as u64;
+            Made { meta, value: framed }
+        });
     Ok(made.collect())
 }
 

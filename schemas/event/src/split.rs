@@ -10,14 +10,30 @@ use crate::{Frames, Stacks};
 /// Returns `batch`, which must have been validated, as `parts` batches: runs of its samples, in order, as equal in
 /// number as can be, each with only what it uses of the dictionaries.
 ///
-/// What was counted for the whole interval (`cpus`, `drops`) goes with the first part, so that it counts once. There
-/// is at least one part, and none without samples; the same batch and number give the same parts.
+/// `parts` is a power of two, at most the number of samples; anything else is lowered to one. Samples are halved again and
+/// again, so that cutting a part in two gives the same two as cutting the whole batch twice as fine: what was split
+/// otherwise before can be told apart. What was counted for the whole interval (`cpus`, `drops`) goes with the first part,
+/// so that it counts once. No part is without samples; the same batch and number give the same parts.
 pub fn split(batch: &SamplesBatch, parts: usize) -> Vec<SamplesBatch> {
-    let samples = batch.raw.samples.len();
-    let parts = parts.clamp(1, samples.max(1));
-    (0..parts)
-        .map(|part| cut(batch, samples * part / parts..samples * (part + 1) / parts))
+    ranges(batch.raw.samples.len(), parts)
+        .into_iter()
+        .map(|range| cut(batch, range))
         .collect()
+}
+
+/// Returns the samples of each part when `samples` are split into `parts`: see [`split`].
+pub fn ranges(samples: usize, parts: usize) -> Vec<Range<usize>> {
+    let parts = parts.clamp(1, samples.max(1));
+    let halvings = parts.ilog2();
+    let mut ranges = vec![0..samples];
+    for _ in 0..halvings {
+        let halves = |range: Range<usize>| {
+            let middle = range.start + range.len() / 2;
+            [range.start..middle, middle..range.end]
+        };
+        ranges = ranges.into_iter().flat_map(halves).collect();
+    }
+    ranges
 }
 
 /// Returns `batch`, which must have been validated, encoded in as many parts as it takes for each to have at most

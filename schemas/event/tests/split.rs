@@ -154,7 +154,7 @@ proptest! {
             whole.raw.samples.value = (0..samples as u64).map(|sample| 1 + sample * sample).collect();
         }
         let split = split(&whole, parts);
-        prop_assert_eq!(split.len(), parts.clamp(1, samples));
+        prop_assert_eq!(split.len(), 1 << parts.clamp(1, samples).ilog2());
         together(&split, &whole);
         let sizes: Vec<usize> = split.iter().map(|part| part.raw.samples.len()).collect();
         prop_assert!(sizes.iter().max() <= sizes.iter().min().map(|least| least + 1).as_ref(), "{:?}", sizes);
@@ -254,8 +254,13 @@ fn parts_fit_the_limit() {
 /// Checks that half a part is one of the parts of the next split: what `Part::covers` says of numbers holds of samples.
 #[test]
 fn halves_nest() {
-    let whole = batch(1_001, 4);
-    let (few, many) = (split(&whole, 4), split(&whole, 8));
+    for samples in [13, 1_001] {
+        halves_of(&batch(samples, 4));
+    }
+}
+
+fn halves_of(whole: &SamplesBatch) {
+    let (few, many) = (split(whole, 4), split(whole, 8));
     for (index, part) in few.iter().enumerate() {
         let part_of = |of: usize, index: usize| Part {
             of: of as u32,
