@@ -63,6 +63,19 @@ pub struct Totals {
     pub times: BTreeMap<u32, EventTimes>,
 }
 
+/// What closes a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Closing<'a> {
+    /// The run it belongs to.
+    pub run: &'a RunHead,
+    /// Its position in the run.
+    pub index: u32,
+    /// End of its interval, and start of the next one's: `CLOCK_MONOTONIC`.
+    pub now_ns: u64,
+    /// What to add to a sample's time to get nanoseconds since 1970.
+    pub wall_ns: i128,
+}
+
 /// What a sample was found to be.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed<'a> {
@@ -181,18 +194,20 @@ impl Builder {
         process
     }
 
-    /// Closes the batch and opens the next, whose interval starts at `now_ns`. Nothing where it has no sample: what was
-    /// counted goes on into the next. `wall_ns` is what to add to a sample's time to get nanoseconds since 1970.
+    /// Closes the batch and opens the next. Nothing where it has no sample: what was counted goes on into the next.
     pub fn close(
         &mut self,
-        run: &RunHead,
-        index: u32,
-        now_ns: u64,
-        wall_ns: i128,
+        closing: &Closing<'_>,
         totals: &Totals,
         stacks: &KnownStacks,
         vocabulary: &Vocabulary,
     ) -> Option<RawBatch> {
+        let &Closing {
+            run,
+            index,
+            now_ns,
+            wall_ns,
+        } = closing;
         if self.rows.is_empty() {
             return None;
         }

@@ -53,7 +53,7 @@ impl AgentError {
     /// Returns the exit code: 78 for configuration, 77 for privileges, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::ConfigRead { .. } | Self::Config(_) => 78,
+            Self::ConfigRead { .. } | Self::Config(_) | Self::Bus(strobe_bus::Error::Config(_)) => 78,
             Self::Bpf(strobe_bpf::Error::MissingCapability { .. }) => 77,
             _ => 1,
         }

@@ -14,7 +14,7 @@ use strobe_bpf::{ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandS
 use strobe_bus::Shutdown;
 use strobe_event::{DropReason, RunState, StackEnd};
 
-use crate::batch::{Builder, Placed, Totals, stack_end};
+use crate::batch::{Builder, Closing, Placed, Totals, stack_end};
 use crate::binaries::NewBinary;
 use crate::config::Settings;
 use crate::error::AgentError;
@@ -310,11 +310,15 @@ impl Settler {
     /// Closes the batch, if it has samples, and hands it to the spooling thread.
     fn close(&mut self, now_ns: u64, sampler: &Sampler) {
         let totals = totals(sampler);
-        let (index, head) = (self.run.batches, &self.run.head);
-        let wall = wall_ns();
+        let closing = Closing {
+            run: &self.run.head,
+            index: self.run.batches,
+            now_ns,
+            wall_ns: wall_ns(),
+        };
         let closed = self
             .builder
-            .close(head, index, now_ns, wall, &totals, &self.stacks, &self.vocabulary);
+            .close(&closing, &totals, &self.stacks, &self.vocabulary);
         if let Some(batch) = closed {
             self.run.batches += 1;
             let samples = batch.samples.len() as u64;

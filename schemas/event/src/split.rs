@@ -25,7 +25,10 @@ pub fn split(batch: &SamplesBatch, parts: usize) -> Vec<SamplesBatch> {
 pub fn ranges(samples: usize, parts: usize) -> Vec<Range<usize>> {
     let parts = parts.clamp(1, samples.max(1));
     let halvings = parts.ilog2();
-    let mut ranges = vec![0..samples];
+    let mut ranges = Vec::from([Range {
+        start: 0,
+        end: samples,
+    }]);
     for _ in 0..halvings {
         let halves = |range: Range<usize>| {
             let middle = range.start + range.len() / 2;
