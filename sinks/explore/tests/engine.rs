@@ -1,6 +1,6 @@
 //! The query layer against the real engine, through its HTTP front, as reader and as writer.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 mod support;
 

@@ -1,10 +1,10 @@
 //! Bytes per sample and per stack, and the time of a flame graph over 10 million samples.
 //!
-//! `bench_storage --url URL --user USER --password-file FILE [--capture DATABASE] [--keep]`
+//! `bench_storage --url URL --user USER --password-file FILE [--capture DATABASE] [--keep] [--reuse]`
 //!
 //! Makes a database `bench_storage` with the project's own tables, fills it with the synthetic fleet (see
 //! [`synthetic`]), merges, measures, and drops it. Bytes are those of `system.parts` after `OPTIMIZE FINAL`, all columns,
-//! marks, indexes and projections. With `--capture`, the rows of another database (what a real pipeline has stored) are
+//! marks, indexes and projections. `--keep` leaves the database, `--reuse` measures one that was left. With `--capture`, the rows of another database (what a real pipeline has stored) are
 //! copied into fresh tables and measured the same way.
 
 mod measure;
@@ -32,6 +32,7 @@ struct Args {
     config: ClickHouseConfig,
     capture: Option<String>,
     keep: bool,
+    reuse: bool,
 }
 
 fn args() -> Result<Args> {
@@ -39,6 +40,7 @@ fn args() -> Result<Args> {
         config: ClickHouseConfig::default(),
         capture: None,
         keep: false,
+        reuse: false,
     };
     args.config.user = "strobe_writer".into();
     let mut given = std::env::args().skip(1);
@@ -50,9 +52,10 @@ fn args() -> Result<Args> {
             "--password-file" => args.config.password_file = Some(value()?.into()),
             "--capture" => args.capture = Some(value()?),
             "--keep" => args.keep = true,
+            "--reuse" => args.reuse = true,
             // What cargo adds when it runs an example as a benchmark.
             "--bench" => {}
-            _ => bail!("unknown flag {flag}: --url, --user, --password-file, --capture, --keep"),
+            _ => bail!("unknown flag {flag}: --url, --user, --password-file, --capture, --keep, --reuse"),
         }
     }
     Ok(args)
@@ -69,8 +72,10 @@ async fn main() -> Result<()> {
         .validate()
     };
     let bench = database(DATABASE)?;
-    measure::drop(&bench).await?;
-    let result = synthetic_figures(&bench).await;
+    if !args.reuse {
+        measure::drop(&bench).await?;
+    }
+    let result = synthetic_figures(&bench, args.reuse).await;
     if !args.keep {
         measure::drop(&bench).await?;
     }
@@ -86,15 +91,17 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-async fn synthetic_figures(settings: &ClickHouse) -> Result<()> {
+async fn synthetic_figures(settings: &ClickHouse, filled: bool) -> Result<()> {
     println!(
         "Synthetic fleet: {SAMPLES} samples, {} stacks, {HOSTS} hosts, {SERVICES} services, {RUNS} runs, one day",
         SERVICES * synthetic::SERVICE_STACKS as u64
     );
     let began = Instant::now();
-    ddl::apply(settings).await?;
     let client = settings.client();
-    fill(&client).await?;
+    if !filled {
+        ddl::apply(settings).await?;
+        fill(&client).await?;
+    }
     println!("Filled and merged after {:.0} s", began.elapsed().as_secs_f64());
 
     let subset = measure::Subset::make(&client).await?;

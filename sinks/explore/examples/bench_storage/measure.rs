@@ -80,13 +80,13 @@ impl Subset {
     pub async fn make(client: &Client) -> Result<Self> {
         run(
             client,
-            "CREATE TABLE frame_numbers ENGINE = Memory AS SELECT frame, toUInt32(rowNumberInAllBlocks()) AS number, \
+            "CREATE TABLE IF NOT EXISTS frame_numbers ENGINE = Memory AS SELECT frame, toUInt32(rowNumberInAllBlocks()) AS number, \
              functions[1] AS function FROM frames",
         )
         .await?;
         run(
             client,
-            "CREATE TABLE stack_arrays ENGINE = Memory AS SELECT stack, \
+            "CREATE TABLE IF NOT EXISTS stack_arrays ENGINE = Memory AS SELECT stack, \
              arrayMap(x -> x.2, arraySort(groupArray((position, function)))) AS names, \
              arrayMap(x -> x.2, arraySort(groupArray((position, number)))) AS numbers \
              FROM (SELECT stack, frame, position FROM stacks ARRAY JOIN frames AS frame, \
@@ -95,7 +95,7 @@ impl Subset {
         .await?;
         run(
             client,
-            "CREATE TABLE peer_names ENGINE = MergeTree ORDER BY (service, profiler, time) \
+            "CREATE TABLE IF NOT EXISTS peer_names ENGINE = MergeTree ORDER BY (service, profiler, time) \
              SETTINGS default_compression_codec = 'ZSTD(1)' AS \
              SELECT s.* EXCEPT (stack), CAST(a.names, 'Array(LowCardinality(String))') AS names \
              FROM (SELECT * FROM samples WHERE time < (SELECT min(time) + INTERVAL 8640 SECOND FROM samples)) AS s \
@@ -104,7 +104,7 @@ impl Subset {
         .await?;
         run(
             client,
-            "CREATE TABLE peer_ids ENGINE = MergeTree ORDER BY (service, profiler, time) \
+            "CREATE TABLE IF NOT EXISTS peer_ids ENGINE = MergeTree ORDER BY (service, profiler, time) \
              SETTINGS default_compression_codec = 'ZSTD(1)' AS \
              SELECT s.* EXCEPT (stack), a.numbers AS numbers \
              FROM (SELECT * FROM samples WHERE time < (SELECT min(time) + INTERVAL 8640 SECOND FROM samples)) AS s \
@@ -130,7 +130,7 @@ impl Subset {
 pub async fn plain_stacks(client: &Client) -> Result<f64> {
     run(
         client,
-        "CREATE TABLE peer_stacks ENGINE = ReplacingMergeTree ORDER BY stack AS \
+        "CREATE TABLE IF NOT EXISTS peer_stacks ENGINE = ReplacingMergeTree ORDER BY stack AS \
          SELECT stack, stack_high, frames, end, day FROM stacks",
     )
     .await?;

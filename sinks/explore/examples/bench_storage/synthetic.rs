@@ -76,7 +76,7 @@ fn is_library(function: u64) -> bool {
 fn call_sites(function: u64) -> u64 {
     let draw = mix(function ^ 0xca11) % 100;
     match draw {
-        _ if !is_library(function) && function % OWN_FUNCTIONS == 0 => 12,
+        _ if !is_library(function) && function.is_multiple_of(OWN_FUNCTIONS) => 12,
         0..60 => 1,
         60..85 => 2,
         85..95 => 3 + draw % 4,
