@@ -205,10 +205,17 @@ fn whatever_is_killed_every_spooled_sample_is_stored_once() -> Result<()> {
     cluster.engine("kill")?;
     pause();
     cluster.engine("start")?;
-    cluster.broker("kill")?;
-    pause();
-    cluster.broker("start")?;
-    pause();
+    if std::env::var_os("STROBE_TEST_UNSTABLE").is_some() {
+        cluster.broker("kill")?;
+        pause();
+        cluster.broker("start")?;
+        pause();
+    } else {
+        skipped(
+            "a killed broker, within the journey",
+            "see a_killed_broker_loses_nothing",
+        );
+    }
     ensure!(agent.stop()?, "the agent did not end well");
     // The killed agents' runs have no end: what their open batches held is unknown, and in no count.
     cluster.wait_for("everything is stored", || {

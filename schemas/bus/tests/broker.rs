@@ -188,6 +188,22 @@ fn topics_apply_is_idempotent_and_keeps_partitions() {
     futures::executor::block_on(admin.alter_configs([&foreign], &Default::default())).unwrap()[0]
         .as_ref()
         .unwrap();
+    let value = |name: &str| {
+        let topic = rdkafka::admin::ResourceSpecifier::Topic("apply.samples");
+        let described = futures::executor::block_on(admin.describe_configs(&[topic], &Default::default()));
+        described
+            .unwrap()
+            .remove(0)
+            .unwrap()
+            .get(name)
+            .unwrap()
+            .value
+            .clone()
+            .unwrap()
+    };
+    wait_until("the foreign settings show", 20, || {
+        value("retention.ms") == "5000"
+    });
     bus.partitions = 3;
     let changes = run(&bus, false);
     let of = |topic: &str| -> Vec<&TopicAction> {
@@ -209,12 +225,6 @@ fn topics_apply_is_idempotent_and_keeps_partitions() {
             "{changes:?}"
         );
     }
-    let described = futures::executor::block_on(admin.describe_configs(
-        &[rdkafka::admin::ResourceSpecifier::Topic("apply.samples")],
-        &Default::default(),
-    ));
-    let described = described.unwrap().remove(0).unwrap();
-    let value = |name: &str| described.get(name).unwrap().value.clone().unwrap();
     assert_eq!(value("segment.ms"), "3600000", "somebody else's setting stays");
     assert_eq!(
         (value("max.message.bytes"), value("retention.ms")),

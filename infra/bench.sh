@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# The benchmarks: starts what one needs beside whatever else runs here, runs it, and stops that again. They report and do
+# not judge: the exit code says whether a benchmark ran, not whether its figures reach their targets.
+set -euo pipefail
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$HERE/lib.sh"
+cd "$STROBE_REPO"
+
+BENCH="$STROBE_HOME/bench"
+LOG="$STROBE_HOME/log"
+TARGET="${CARGO_TARGET_DIR:-$STROBE_REPO/target}/release"
+# Away from those of the stack, which may be up. The broker's controller takes the port behind the broker's.
+KAFKA_PORT="${STROBE_BENCH_KAFKA_PORT:-18910}"
+ENGINE_PORT="${STROBE_BENCH_ENGINE_PORT:-18920}"
+CAPTURE_SECONDS="${STROBE_BENCH_CAPTURE_SECONDS:-20}"
+# The rate at which the CPUs of this host fill a batch of 8,192 samples within the 2 s after which it closes; odd.
+FULL_HZ=$((5000 / $(nproc) | 1))
+
+usage() {
+  cat <<USAGE
+usage: bench.sh agent|wire|pipeline|storage [FLAGS OF THE BENCHMARK]
+
+  agent     CPU per sample, memory and losses of the agent
+  wire      bytes per sample on Kafka, and the cost of encoding and decoding
+  pipeline  from raw batches to queryable rows
+  storage   bytes per sample and per stack in the store, and a flame graph over 10 million samples
+
+Captures are recorded once, into $BENCH/capture (remove it to record them again).
+  STROBE_BENCH_KAFKA_PORT ($KAFKA_PORT), STROBE_BENCH_ENGINE_PORT ($ENGINE_PORT),
+  STROBE_BENCH_CAPTURE_SECONDS ($CAPTURE_SECONDS), STROBE_HOME ($STROBE_HOME)
+USAGE
+}
+
+# as_root COMMAND... - sampling is the only part that needs privileges.
+as_root() { if [[ $EUID -eq 0 ]]; then "$@"; else sudo --preserve-env=STROBE_HOME "$@"; fi; }
+
+example() {
+  run_step "building $2" "$LOG/bench-build.log" cargo build --release --locked --package "$1" --example "$2"
+}
+
+broker() { "$HERE/kafka/broker.sh" "$1" --port "$KAFKA_PORT" --name bench-kafka --data "$BENCH/kafka"; }
+engine() { "$HERE/clickhouse/engine.sh" "$1" --port "$ENGINE_PORT" --name bench-clickhouse --data "$BENCH/clickhouse"; }
+
+# What this script started, and nothing else, is stopped at its end.
+started=()
+clean_up() {
+  local part
+  for part in "${started[@]}"; do
+    case "$part" in
+      broker) broker stop || true ;;
+      engine) engine stop || true ;;
+      workload-*) "$HERE/demo/workloads.sh" stop "${part#workload-}" || true ;;
+    esac
+  done
+}
+trap clean_up EXIT
+
+# start_stack - a broker and an engine without data, their configuration, topics and tables.
+start_stack() {
+  rm -rf "$BENCH/kafka" "$BENCH/clickhouse"
+  mkdir -p "$BENCH/symbols"
+  write_config
+  started+=(broker)
+  broker start
+  started+=(engine)
+  engine start
+  "$TARGET/strobe" --config "$BENCH/strobe.toml" topics apply >"$LOG/bench-topics.log"
+  "$TARGET/strobe" --config "$BENCH/strobe.toml" ddl apply >"$LOG/bench-ddl.log"
+}
+
+write_config() {
+  cat >"$BENCH/strobe.toml" <<TOML
+# Written by infra/bench.sh.
+[bus]
+bootstrap = "127.0.0.1:$KAFKA_PORT"
+
+[clickhouse]
+url = "http://127.0.0.1:$ENGINE_PORT"
+user = "strobe_writer"
+password_file = "$BENCH/clickhouse.writer.password"
+reader_user = "strobe_reader"
+reader_password_file = "$BENCH/clickhouse.reader.password"
+
+[processor]
+symbol_store = "$BENCH/symbols"
+TOML
+  cat >"$BENCH/agent.toml" <<TOML
+# Written by infra/bench.sh.
+state_dir = "$BENCH/agent"
+symbol_store = "$BENCH/symbols"
+frequency_hz = 101
+
+[bus]
+bootstrap = "127.0.0.1:$KAFKA_PORT"
+
+[binaries]
+bytes_per_second = 268435456
+TOML
+}
+
+# start_workloads - the demo's, as far as they do not run already.
+start_workloads() {
+  local name
+  for name in orders ledger shortlived report; do
+    "$HERE/demo/workloads.sh" status "$name" >/dev/null && continue
+    started+=("workload-$name")
+    "$HERE/demo/workloads.sh" start "$name"
+  done
+}
+
+# capture HZ - raw batches of this host at that rate, recorded once; its binaries go to the symbol store of the benchmarks.
+capture() {
+  local hz="$1" folder="$BENCH/capture/$1"
+  [[ -d $folder ]] && return
+  start_workloads
+  rm -rf "$folder.new" "$BENCH/capture-state"
+  mkdir -p "$BENCH/capture"
+  run_step "recording ${CAPTURE_SECONDS} s at $hz Hz" "$LOG/bench-capture-$hz.log" as_root "$TARGET/strobe-agent" run \
+    --no-publish --state-dir "$BENCH/capture-state" --symbol-store "$BENCH/symbols" --frequency "$hz" \
+    --duration "${CAPTURE_SECONDS}s" --capture "$folder.new"
+  rm -rf "$BENCH/capture-state"
+  # Renamed when it is whole: a recording that is cut short is not taken for one.
+  as_root mv "$folder.new" "$folder"
+}
+
+# peer COMMAND REMEDY - says so when a peer is not installed.
+peer() { command -v "$1" >/dev/null || say "peer $1: skipped, it is not installed; install it with: $2"; }
+
+bench_agent() {
+  example strobe-agent bench_agent
+  peer perf "apt-get install linux-perf"
+  peer lightswitch "cargo install --git https://github.com/javierhonduco/lightswitch lightswitch"
+  as_root "$TARGET/examples/bench_agent" "$@"
+}
+
+bench_wire() {
+  example strobe-event bench_wire
+  capture "$FULL_HZ"
+  capture 101
+  # Full batches, and those that come at 101 Hz; of the former the last one, cut short by the end, is neither.
+  local folder="$BENCH/capture/wire" file
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  for file in "$BENCH/capture/$FULL_HZ/"*; do ln -sf "$file" "$folder/full-${file##*/}"; done
+  rm -f "$folder/full-${file##*/}"
+  for file in "$BENCH/capture/101/"*; do ln -sf "$file" "$folder/slow-${file##*/}"; done
+  say "recorded at $FULL_HZ Hz (full batches) and 101 Hz"
+  "$TARGET/examples/bench_wire" --capture "$folder" "$@"
+}
+
+bench_pipeline() {
+  example strobe bench_pipeline
+  capture 997
+  start_stack
+  as_root "$TARGET/examples/bench_pipeline" --strobe "$TARGET/strobe" --config "$BENCH/strobe.toml" \
+    --capture "$BENCH/capture/997" --broker-pid "$(head -n 1 "$STROBE_HOME/run/bench-kafka.pid")" \
+    --engine-pid "$(head -n 1 "$STROBE_HOME/run/bench-clickhouse.pid")" --logs "$LOG" \
+    --agent "$TARGET/strobe-agent" --agent-config "$BENCH/agent.toml" "$@"
+}
+
+bench_storage() {
+  example strobe-explore bench_storage
+  example strobe bench_pipeline
+  capture 997
+  start_stack
+  # A pipeline that is real stores the recording once; the benchmark then measures those rows beside its own.
+  "$TARGET/examples/bench_pipeline" --strobe "$TARGET/strobe" --config "$BENCH/strobe.toml" --only-store \
+    --capture "$BENCH/capture/997" --broker-pid "$(head -n 1 "$STROBE_HOME/run/bench-kafka.pid")" \
+    --engine-pid "$(head -n 1 "$STROBE_HOME/run/bench-clickhouse.pid")" --logs "$LOG"
+  "$TARGET/examples/bench_storage" --url "http://127.0.0.1:$ENGINE_PORT" --user strobe_writer \
+    --password-file "$BENCH/clickhouse.writer.password" --capture strobe "$@"
+}
+
+main() {
+  local name="${1:-}"
+  case "$name" in
+    agent | wire | pipeline | storage) shift ;;
+    -h | --help | help) usage; return ;;
+    *) usage >&2; return 2 ;;
+  esac
+  mkdir -p "$BENCH" "$LOG"
+  [[ -x $TARGET/strobe && -x $TARGET/strobe-agent ]] || die "strobe is not built" "make build"
+  "bench_$name" "$@"
+}
+
+main "$@"
