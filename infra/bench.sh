@@ -124,15 +124,7 @@ capture() {
   as_root mv "$folder.new" "$folder"
 }
 
-# peer COMMAND REMEDY - says so when a peer is not installed.
-peer() { command -v "$1" >/dev/null || say "peer $1: skipped, it is not installed; install it with: $2"; }
-
-bench_agent() {
-  example strobe-agent bench_agent
-  peer perf "apt-get install linux-perf"
-  peer lightswitch "cargo install --git https://github.com/javierhonduco/lightswitch lightswitch"
-  as_root "$TARGET/examples/bench_agent" "$@"
-}
+bench_agent() { die "the benchmark of the agent is not there yet" "bench.sh wire, bench.sh storage"; }
 
 bench_wire() {
   example strobe-event bench_wire
@@ -149,27 +141,13 @@ bench_wire() {
   "$TARGET/examples/bench_wire" --capture "$folder" "$@"
 }
 
-bench_pipeline() {
-  example strobe bench_pipeline
-  capture 997
-  start_stack
-  as_root "$TARGET/examples/bench_pipeline" --strobe "$TARGET/strobe" --config "$BENCH/strobe.toml" \
-    --capture "$BENCH/capture/997" --broker-pid "$(head -n 1 "$STROBE_HOME/run/bench-kafka.pid")" \
-    --engine-pid "$(head -n 1 "$STROBE_HOME/run/bench-clickhouse.pid")" --logs "$LOG" \
-    --agent "$TARGET/strobe-agent" --agent-config "$BENCH/agent.toml" "$@"
-}
+bench_pipeline() { die "the benchmark of the pipeline is not there yet" "bench.sh wire, bench.sh storage"; }
 
 bench_storage() {
   example strobe-explore bench_storage
-  example strobe bench_pipeline
-  capture 997
   start_stack
-  # A pipeline that is real stores the recording once; the benchmark then measures those rows beside its own.
-  "$TARGET/examples/bench_pipeline" --strobe "$TARGET/strobe" --config "$BENCH/strobe.toml" --only-store \
-    --capture "$BENCH/capture/997" --broker-pid "$(head -n 1 "$STROBE_HOME/run/bench-kafka.pid")" \
-    --engine-pid "$(head -n 1 "$STROBE_HOME/run/bench-clickhouse.pid")" --logs "$LOG"
   "$TARGET/examples/bench_storage" --url "http://127.0.0.1:$ENGINE_PORT" --user strobe_writer \
-    --password-file "$BENCH/clickhouse.writer.password" --capture strobe "$@"
+    --password-file "$BENCH/clickhouse.writer.password" "$@"
 }
 
 main() {
