@@ -1,6 +1,7 @@
 //! The idempotent producer: sends without blocking, reports deliveries in bulk.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -51,6 +52,8 @@ struct Reports {
     logs: Logs,
     // As long as what is in librdkafka's queue, which has a bound.
     deliveries: Mutex<Vec<Delivery>>,
+    /// Messages sent and not reported. librdkafka's own count takes in log lines and errors that wait to be served.
+    under_way: AtomicUsize,
 }
 
 impl ClientContext for Reports {
@@ -73,6 +76,7 @@ impl ProducerContext for Reports {
             Ok(_) => Ok(()),
             Err((error, _)) => Err(classify(error)),
         };
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
         lock(&self.deliveries).push(Delivery {
             opaque: opaque as u64,
             result,
@@ -111,9 +115,12 @@ impl Producer {
         record.key = message.key.as_deref();
         record.payload = message.payload.as_deref();
         record.headers = to_native(&message.headers);
+        // Before the call: another thread may take the report before this one is back.
+        self.base.context().under_way.fetch_add(1, Ordering::Relaxed);
         let Err((error, _)) = self.base.send::<[u8], [u8]>(record) else {
             return Ok(());
         };
+        self.base.context().under_way.fetch_sub(1, Ordering::Relaxed);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::QueueFull) => Err(Error::QueueFull),
             Some(RDKafkaErrorCode::MessageSizeTooLarge) => Err(Error::TooLarge {
@@ -151,8 +158,8 @@ impl Producer {
         }
     }
 
-    /// Returns how many messages were neither delivered nor reported.
+    /// Returns how many messages were sent and not yet reported.
     pub fn under_way(&self) -> usize {
-        usize::try_from(self.base.in_flight_count()).unwrap_or(0)
+        self.base.context().under_way.load(Ordering::Relaxed)
     }
 }
