@@ -24,16 +24,15 @@ use strobe_event::{RawBatch, RunEvent, SamplesBatch};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Room for the first items of each of some 40 vectors, which start with 4, for what they grow by doubling, and for an
-/// error's text: 16 KiB were seen to be 18 bytes short.
-const ALLOCATED_BASE: usize = 32 * 1024;
+/// Room for the first items of each of some 40 vectors: a vector starts with 4.
+const ALLOCATED_BASE: usize = 16 * 1024;
 
 /// Returns how many bytes were asked for to decode `bytes` as `T`.
 fn allocated<T: Wire>(bytes: &[u8]) -> usize {
     let region = Region::new(ALLOCATOR);
     let _either = codec::decode::<T>(bytes);
-    let stats = region.change();
-    stats.bytes_allocated + usize::try_from(stats.bytes_reallocated).unwrap_or_default()
+    // What a vector that moves grows by is in this count too.
+    region.change().bytes_allocated
 }
 
 /// Returns a raw batch up to where its strings begin, then `strings`.
@@ -90,7 +89,8 @@ proptest! {
         let most = allocated::<RawBatch>(&bytes)
             .max(allocated::<SamplesBatch>(&bytes))
             .max(allocated::<RunEvent>(&bytes));
-        let allowed = ALLOCATED_BASE + ALLOCATED_PER_BYTE_MAX * bytes.len();
+        // Twice: what is counted is all that was asked for, and a vector that grows asks again for what it holds.
+        let allowed = ALLOCATED_BASE + 2 * ALLOCATED_PER_BYTE_MAX * bytes.len();
         prop_assert!(most <= allowed, "{} bytes for {} of input, {} allowed", most, bytes.len(), allowed);
     }
 }
