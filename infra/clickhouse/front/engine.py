@@ -4,6 +4,9 @@ Facts of chDB 26.9 that shape this file, all tried:
 - Queries on one connection run one after the other; connections of one process run side by side. Opening one costs 0.2 ms.
 - After a streamed query fails, the connection's next answer begins with what the failed one had half written.
   So a connection serves one request and is closed.
+- Its streamed INSERT (`send_insert`, `insert_done`) hides what fails behind the parser: of a violated CHECK constraint, too
+  many partitions or a view that throws it says "1000 rows written", and none is stored. So rows come from a file, which is a
+  pipe (feed.py): `INSERT … FROM INFILE` raises every error, and keeps the table's defaults.
 - `streaming_cancel_query` waits for the fetch that it should interrupt. `KILL QUERY` from another connection works within
   0.1 s. A query is found again by its `log_comment`, because chDB lets nobody choose the query id.
 - Every call gives up Python's lock while the engine works.
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 from . import errors
 from .auth import Principal
 from .errors import EngineError, FrontError
+from .feed import CODEC, Feed
 from .native import chdb
 from .options import Options
 
@@ -53,8 +57,9 @@ class Engine:
             Principal.WRITER: asyncio.Semaphore(options.writer_queries_max),
             Principal.READER: asyncio.Semaphore(options.reader_queries_max),
         }
-        # One thread per query that may run, so that nobody waits for a thread while holding a turn.
-        self._threads = ThreadPoolExecutor(options.writer_queries_max + options.reader_queries_max, "query")
+        # One thread per query that may run and one more per INSERT to feed it, so that nobody waits for a thread while
+        # holding a turn.
+        self._threads = ThreadPoolExecutor(2 * options.writer_queries_max + options.reader_queries_max, "query")
         self._killer = ThreadPoolExecutor(1, "kill")
         self._endings: set[asyncio.Task] = set()
         # Python handles the signals; chDB's own handlers would end the process in the middle of a request.
@@ -87,9 +92,9 @@ class Engine:
     async def _end(self, session: "Session", turns: asyncio.Semaphore) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while session.running is not None and not session.running.done():
+            while pending := session.pending():
                 await loop.run_in_executor(self._killer, self._kill, session.tag)
-                await asyncio.wait([session.running], timeout=_KILL_AGAIN_S)
+                await asyncio.wait(pending, timeout=_KILL_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
             await loop.run_in_executor(self._threads, session.close)
         except Exception:
             log.exception("a connection did not close; it is left to the end of the process")
@@ -130,22 +135,79 @@ class Opening:
     readonly: int
 
 
+@dataclass(slots=True)
+class InsertStatement:
+    """An INSERT without its rows: what stands before and from its SETTINGS on, and the rows' format."""
+
+    target: str
+    settings: str
+    format: str
+
+    def reading(self, path: str) -> str:
+        """Returns the statement that takes its rows from a file."""
+        # Line ends, because each part may end in a comment.
+        return f"{self.target}\nFROM INFILE {quote(path)} COMPRESSION '{CODEC}'\n{self.settings}\nFORMAT {self.format}"
+
+
 class Session:
-    """One request's connection. `call` is for the request; all else runs inside a call, in a thread of the engine."""
+    """One request's connection. What is `async` is for the request; all else runs in a thread of the engine."""
 
     def __init__(self, engine: Engine, tag: str):
         self._engine = engine
         self.tag = tag
-        self.running: asyncio.Future | None = None
+        self._running: asyncio.Future | None = None
+        self._inserting: asyncio.Future | None = None
+        self._feed: Feed | None = None
         self._connection = None
         self._stream = None
-        self._insert = None
 
     async def call(self, work, *arguments):
         """Runs `work` in a thread; one call at a time, and as few as possible: each costs 0.1 to 0.5 ms."""
-        self.running = asyncio.ensure_future(self._engine.run(_translated, work, *arguments))
+        self._running = asyncio.ensure_future(self._engine.run(_translated, work, *arguments))
         # Shielded: the thread cannot be interrupted; `Engine._end` ends what it does.
-        return await asyncio.shield(self.running)
+        return await asyncio.shield(self._running)
+
+    def pending(self) -> list[asyncio.Future]:
+        """Returns what still runs for a request that is over, and lets an INSERT wait for rows no longer."""
+        calling = self._running is not None and not self._running.done()
+        if self._feed is not None and not calling:
+            self._feed.abandon()
+        return [each for each in (self._running, self._inserting) if each is not None and not each.done()]
+
+    def begin_insert(self, statement: InsertStatement, opening: Opening) -> None:
+        """Starts an INSERT that takes its rows by `append`."""
+        feed = self._feed = Feed()
+        self._inserting = asyncio.ensure_future(self._engine.run(_translated, self._insert, statement, opening, feed))
+        # Who hangs up does not fetch the error that it causes.
+        self._inserting.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def append(self, piece: bytes, decompressor) -> None:
+        """Hands over one piece of an INSERT's body; waits while the engine is behind, raises what made it stop."""
+        try:
+            await self.call(_append, self._feed, piece, decompressor)
+        except BrokenPipeError:
+            await self._stopped_early()
+
+    async def commit(self):
+        """Says that the body is complete, and returns the INSERT's counts once it is stored."""
+        try:
+            await self.call(self._feed.finish)
+        except BrokenPipeError:
+            await self._stopped_early()
+        return await asyncio.shield(self._inserting)
+
+    async def _stopped_early(self) -> None:
+        await asyncio.shield(self._inserting)
+        raise FrontError(errors.CANNOT_READ_ALL_DATA, "the engine ended the INSERT before the end of its rows")
+
+    def _insert(self, statement: InsertStatement, opening: Opening, feed: Feed):
+        try:
+            self.open(opening)
+            return self._connection.query(statement.reading(feed.path), "Null")
+        except RuntimeError as error:
+            raise RuntimeError(str(error).replace(feed.path, "the body")) from None
+        finally:
+            feed.engine_is_done()
 
     def open(self, opening: Opening) -> None:
         """Connects and puts the request's settings in force, `readonly` last, since nothing can be set after it."""
@@ -203,31 +265,17 @@ class Session:
                 return found, True
         return found, False
 
-    def begin_insert(self, head: str, format_name: str) -> None:
-        """Starts an INSERT that takes its rows in pieces."""
-        self._insert = self._connection.send_insert(head, format_name)
-
-    def append(self, data: bytes, decompressor) -> None:
-        """Hands over one piece of an INSERT's body; waits while the engine is behind."""
-        plain = decompressor.feed(data) if decompressor else data
-        if plain:
-            self._connection.insert_append(self._insert, plain)
-
-    def commit(self):
-        """Writes what is left of an INSERT and returns its counts. Until here nothing was promised."""
-        result = self._connection.insert_done(self._insert)
-        self._insert = None
-        return result
-
     def close(self) -> None:
-        """Abandons an INSERT that was not committed, and closes."""
+        """Closes the connection, if it was opened."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._insert is not None:
-            with contextlib.suppress(RuntimeError):  # the engine has already given it up
-                connection.insert_cancel(self._insert)
-        connection.close()
+        if connection is not None:
+            connection.close()
+
+
+def _append(feed: Feed, piece: bytes, decompressor) -> None:
+    plain = decompressor.feed(piece) if decompressor else piece
+    if plain:
+        feed.append(plain)
 
 
 def _translated(function, *arguments):

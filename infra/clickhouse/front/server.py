@@ -10,7 +10,7 @@ from aiohttp.web_protocol import RequestHandler
 from . import errors, policy, request as asking
 from .answer import Answer, Counts, headers
 from .auth import Principal, credentials
-from .engine import Engine, Opening
+from .engine import Engine, InsertStatement, Opening
 from .errors import FrontError
 from .insert import Rows, answer_insert
 from .options import HEADER_BYTES_MAX, QUERY_BYTES_MAX, URI_BYTES_MAX, Options
@@ -225,14 +225,15 @@ class Exchange:
 
     async def _insert(self, asked: Asked, insert: Insert, text: str, at_hand: bytes, readonly: int) -> None:
         self._kind = "insert"
-        head = _utf8(insert.head.encode("latin-1"))
-        self._check(list(tokens(head)))
+        self._check(list(tokens(_utf8(insert.head.encode("latin-1")))))
+        target, settings = (_utf8(part.encode("latin-1")) for part in (insert.head[: insert.settings_at], insert.head[insert.settings_at :]))
+        statement = InsertStatement(target, settings, insert.format or asked.format or "Values")
         if readonly:
             raise FrontError(errors.READONLY, "Cannot execute query in readonly mode" + ("" if readonly == 1 else ": a GET never writes, use POST"))
         inline = text.encode("latin-1")[insert.data_at :] if asked.query else at_hand[insert.data_at :]
         # Read before its turn: a client that sends nothing, or little and slowly, holds none.
         first = await self._body.piece()
-        rows = Rows(head, insert.format or asked.format or "Values", inline, first, self._body, self._opening(asked, readonly))
+        rows = Rows(statement, inline, first, self._body, self._opening(asked, readonly))
         async with self._engine.session(self._principal, self._id) as session:
             await answer_insert(session, rows, self._answer, self._counts)
 
@@ -246,7 +247,12 @@ class Exchange:
             settings = policy.reader_settings(asked.settings, self._options.reader_limits)
         else:
             # Without the asynchronous queue a 200 means: stored, as blocks that the body alone decides on.
-            settings = {"max_memory_usage": str(self._options.memory_bytes_max), "async_insert": "0", **asked.settings}
+            settings = {
+                "max_memory_usage": str(self._options.memory_bytes_max),
+                "min_free_disk_bytes_to_perform_insert": str(self._options.disk_free_min),
+                "async_insert": "0",
+                **asked.settings,
+            }
         settings.pop("readonly", None)  # ours comes last, and is never the weaker one
         return Opening(settings, asked.params, asked.database, readonly)
 

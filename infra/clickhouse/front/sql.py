@@ -63,9 +63,11 @@ def tokens(text: str, start: int = 0):
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """An INSERT that brings its rows: the statement up to its format, the format, where the rows start in the text."""
+    """An INSERT that brings its rows: the statement up to its format, where in it SETTINGS begin (its end if it has
+    none), the format, where the rows start in the text."""
 
     head: str
+    settings_at: int
     format: str | None
     data_at: int
 
@@ -76,7 +78,11 @@ def find_insert(text: str) -> Insert | None:
     first = next(lexed, None)
     if first is None or not first.keyword("insert"):
         return None
-    previous = first
+    previous, settings_at = first, None
+
+    def found(end: int, format_name: str | None, data_at: int) -> Insert:
+        return Insert(text[:end], end if settings_at is None else settings_at, format_name, data_at)
+
     for token in lexed:
         # A name stands after these, whatever it looks like: a table may be called `format`.
         is_name = previous.text == "." or previous.keyword("into", "table", "function")
@@ -85,17 +91,19 @@ def find_insert(text: str) -> Insert | None:
         if token.depth == 0 and not is_name:
             if token.keyword("select", "with", "watch"):
                 return None
+            if token.keyword("settings") and settings_at is None:
+                settings_at = token.start
             if token.keyword("values"):
-                return Insert(text[: token.start], "Values", token.end)
+                return found(token.start, "Values", token.end)
             if token.keyword("format"):
                 name = next(lexed, None)
                 if name is None or name.kind != "word":
                     return None
-                return Insert(text[: token.start], name.text, _skip_to_data(text, name.end))
+                return found(token.start, name.text, _skip_to_data(text, name.end))
             if token.text == ";":
-                return Insert(text[: token.start], None, token.end)
+                return found(token.start, None, token.end)
         previous = token
-    return Insert(text, None, len(text))
+    return found(len(text), None, len(text))
 
 
 def _skip_to_data(text: str, at: int) -> int:
