@@ -184,6 +184,7 @@ impl Rig {
         let mut files: Vec<_> = std::fs::read_dir(repository().join("infra/clickhouse/ddl"))
             .unwrap()
             .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "sql"))
             .collect();
         files.sort();
         for file in files {
