@@ -74,10 +74,11 @@ fn the_demos_shares_are_those_of_its_own_clock() -> Result<()> {
     let cluster = match Cluster::start("shares") {
         Ok(cluster) => cluster,
         Err(reason) => {
-            return Ok(skipped(
+            skipped(
                 "the_demos_shares_are_those_of_its_own_clock",
                 &format!("{reason:#}"),
-            ));
+            );
+            return Ok(());
         }
     };
     let _processor = cluster.run("processor", None)?;
@@ -165,10 +166,11 @@ fn whatever_is_killed_every_spooled_sample_is_stored_once() -> Result<()> {
     let cluster = match Cluster::start("kills") {
         Ok(cluster) => cluster,
         Err(reason) => {
-            return Ok(skipped(
+            skipped(
                 "whatever_is_killed_every_spooled_sample_is_stored_once",
                 &format!("{reason:#}"),
-            ));
+            );
+            return Ok(());
         }
     };
     let (_service, _) = orders(&cluster)?;
@@ -239,10 +241,11 @@ fn the_reader_can_neither_write_nor_read_files() -> Result<()> {
     let cluster = match Cluster::start("reader") {
         Ok(cluster) => cluster,
         Err(reason) => {
-            return Ok(skipped(
+            skipped(
                 "the_reader_can_neither_write_nor_read_files",
                 &format!("{reason:#}"),
-            ));
+            );
+            return Ok(());
         }
     };
     for sql in [
@@ -269,10 +272,7 @@ fn mistakes_are_answered_by_what_to_do() -> Result<()> {
     let config = folder.path().join("bad.toml");
     std::fs::write(&config, "[bus]\nbootstrapp = \"x\"\n")?;
     let run = |name: &str, arguments: &[&str]| -> Result<(Option<i32>, String)> {
-        let executable = match strobe_integration_tests::executable(name) {
-            Ok(path) => path,
-            Err(error) => return Err(error),
-        };
+        let executable = strobe_integration_tests::executable(name)?;
         let output = Command::new(executable)
             .args(arguments)
             .env("RUST_BACKTRACE", "1")
