@@ -21,7 +21,7 @@ use crate::status::{Status, Uploaded};
 pub const QUEUE: usize = 512;
 /// Niceness: uploads take what the host does not need.
 const NICE: i32 = 19;
-const WAIT: Duration = Duration::from_millis(200);
+const WAIT: Duration = Duration::from_millis(500);
 
 /// A binary that was seen for the first time.
 #[derive(Debug)]
@@ -50,7 +50,14 @@ pub fn run(
     // Of this thread alone: that is what the kernel takes 0 for. Failing is no reason not to upload.
     let _ = rustix::process::setpriority_process(None, NICE);
     let store = Store::in_folder(store)?;
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .thread_name("binaries-io")
+        // One file at a time; idle threads go at once, as the last binary may be the last for days.
+        .max_blocking_threads(2)
+        .thread_keep_alive(WAIT)
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else {
         tracing::error!("binaries are not uploaded: no runtime can be had");
         return Ok(());
     };

@@ -13,8 +13,8 @@ use strobe_event::{BinaryKind, BuildId};
 
 /// Loadable segments kept: linkers write 1 to 6.
 const SEGMENTS_MAX: usize = 64;
-/// Program headers looked at.
-const PROGRAM_HEADERS_MAX: usize = 1_024;
+/// Most program headers: a file that claims more is refused, since all of them would be read at once.
+const PROGRAM_HEADERS_MAX: u16 = 1_024;
 /// Notes looked at in one segment.
 const NOTES_MAX: usize = 64;
 /// Bytes of one note segment that is read: build ids lie in the first ones.
@@ -88,12 +88,10 @@ fn headers<Header: FileHeader<Endian = Endianness>>(data: &ReadCache<&mut File>)
     let endian = header.endian().ok()?;
     let mut segments = Vec::new();
     let (mut gnu, mut go) = (None, None);
-    for program in header
-        .program_headers(endian, data)
-        .ok()?
-        .iter()
-        .take(PROGRAM_HEADERS_MAX)
-    {
+    if header.e_phnum(endian) > PROGRAM_HEADERS_MAX {
+        return None;
+    }
+    for program in header.program_headers(endian, data).ok()? {
         match program.p_type(endian) {
             PT_LOAD if segments.len() < SEGMENTS_MAX => segments.push(Segment {
                 offset: program.p_offset(endian).into(),
@@ -190,6 +188,22 @@ mod tests {
             file_hash(&mut file, 10_000),
             BuildId::new(&expected.finalize()[..16])
         );
+    }
+
+    /// Checks that a file that claims billions of program headers is refused before they are read: it may be sparse, and so
+    /// larger than the host's memory.
+    #[test]
+    fn a_file_with_billions_of_program_headers_is_refused() {
+        let mut head = Vec::new();
+        own().take(4096).read_to_end(&mut head).unwrap();
+        // e_phnum says "see the first section", whose sh_info says four billion; both in a sparse file of a TiB.
+        head[0x38..0x3a].copy_from_slice(&[0xff, 0xff]);
+        head[0x28..0x30].copy_from_slice(&1024_u64.to_le_bytes());
+        head[1024 + 44..1024 + 48].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&head).unwrap();
+        file.set_len(1 << 40).unwrap();
+        assert_eq!(read(&mut file), None);
     }
 
     /// Checks that damaged files are answers: none of 2,000 mutations of a real one ends the agent.

@@ -5,7 +5,8 @@
 //! the host sees it. The latter two may name another file by now; they count only when the build id that the kernel reported,
 //! or device and inode, are the same.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
@@ -78,8 +79,6 @@ pub enum Backing {
 pub struct Files {
     known: Vec<KnownFile>,
     by_key: FxHashMap<Key, FileId>,
-    /// Grows each time that all are forgotten, so that holders of ids notice.
-    generation: u32,
     announce: Option<SyncSender<NewBinary>>,
     /// Binaries that the uploader had no room for. Healthy: 0.
     pub not_announced: u64,
@@ -154,9 +153,7 @@ impl<'a> MappedFile<'a> {
             .into_iter()
             .filter(|(place, _)| place.starts_with('/'))
             .find_map(|(place, certain)| {
-                let mut file = File::open(place).ok()?;
-                // Regular files only: reading a pipe or a device could block, or change something.
-                let meta = file.metadata().ok().filter(|meta| meta.is_file())?;
+                let (mut file, meta) = open_regular(&place)?;
                 let elf = elf::read(&mut file)?;
                 let same = match (&self.build_id, self.inode) {
                     (Some(id), _) => elf.id == *id,
@@ -178,15 +175,9 @@ impl Files {
         Self {
             known: Vec::new(),
             by_key: FxHashMap::default(),
-            generation: 0,
             announce,
             not_announced: 0,
         }
-    }
-
-    /// Returns how often all files were forgotten.
-    pub fn generation(&self) -> u32 {
-        self.generation
     }
 
     /// Returns whether it is time to forget all files; see [`Files::forget`].
@@ -198,7 +189,6 @@ impl Files {
     pub fn forget(&mut self) {
         self.known.clear();
         self.by_key.clear();
-        self.generation += 1;
     }
 
     /// Returns a known file.
@@ -254,6 +244,20 @@ impl Files {
             self.not_announced += 1;
         }
     }
+}
+
+/// Opens a regular file for reading, and nothing else: the path is a profiled process's choice, and opening a pipe blocks until
+/// somebody writes, opening a device may change something.
+fn open_regular(path: &str) -> Option<(File, Metadata)> {
+    use rustix::fs::{Mode, OFlags};
+    let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let meta = File::from(place.try_clone().ok()?).metadata().ok()?;
+    // By the descriptor, so that it is the very file that was looked at.
+    let again = format!("/proc/self/fd/{}", place.as_raw_fd());
+    meta.is_file()
+        .then(|| File::open(again).ok())
+        .flatten()
+        .map(|file| (file, meta))
 }
 
 /// Returns the vdso: the kernel maps the same into every 64-bit process, also into this one.
@@ -322,5 +326,17 @@ mod tests {
             panic!("no file")
         };
         assert_eq!(files.get(id).elf, Err(Reason::ProcessGone));
+    }
+
+    /// Checks that a pipe in a file's place neither blocks the agent nor is taken for the file.
+    #[test]
+    fn a_pipe_in_a_files_place_does_not_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let text = path.to_str().unwrap().to_owned();
+        std::thread::spawn(move || sender.send(open_regular(&text).is_none()));
+        assert_eq!(receiver.recv_timeout(std::time::Duration::from_secs(5)), Ok(true));
     }
 }

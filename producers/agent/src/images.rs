@@ -11,29 +11,19 @@ use strobe_bpf::{ProcessEventKind, StackEnd};
 
 use crate::files::{Backing, Files, MappedFile};
 use crate::held::Held;
+use crate::mappings::{Mapping, Mappings};
 use crate::procfs;
+use crate::service::{Belonging, VARIABLE};
 
 /// Images kept of one pid: the current one and those just before, whose samples may still come.
 const IMAGES_PER_PID_MAX: usize = 3;
-/// Time for which an ended image is kept: samples of it are read at most some 100 ms later.
-const KEEP_ENDED_NS: u64 = 5_000_000_000;
-/// Mappings of code kept of an image: above 65,530 the kernel maps no more either (`vm.max_map_count`).
-const MAPPINGS_MAX: usize = 65_530;
+/// Time for which an ended image is kept: samples of it are read at most some 100 ms later. Not longer: a host that starts
+/// thousands of processes in a second would hold all of them.
+const KEEP_ENDED_NS: u64 = 1_000_000_000;
+/// How many ancestors are asked for the environment of a process that is gone.
+const ANCESTORS_MAX: u32 = 8;
 /// Pids known at one time; beyond, those without recent news are dropped and read from `/proc` again.
 const PIDS_MAX: usize = 65_536;
-
-/// One executable mapping.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mapping {
-    /// First address.
-    pub start: u64,
-    /// Behind the last address.
-    pub end: u64,
-    /// What of the file stands at `start`.
-    pub file_offset: u64,
-    /// What backs it.
-    pub backing: Backing,
-}
 
 /// One image of a process.
 #[derive(Debug, Clone)]
@@ -50,11 +40,21 @@ pub struct Image {
     born_ns: u64,
     ended_ns: Option<u64>,
     /// Executable mappings, ascending, not overlapping. Shared with the parent until either changes.
-    mappings: Arc<Vec<Mapping>>,
+    mappings: Mappings,
     /// The executable's path: the first file mapped after an exec.
     pub executable: Option<Arc<str>>,
-    /// The number of the image that it was forked or executed from.
-    pub origin: Option<u64>,
+    /// What it was forked from, also after an exec: children have the same environment unless they change it.
+    origin: Option<Origin>,
+    /// The value of [`VARIABLE`] in its environment, once asked for.
+    variable: Option<Option<Arc<str>>>,
+    /// What it belongs to, once decided for the control group that it was in.
+    belonging: Option<(u64, Arc<Belonging>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Origin {
+    pid: u32,
+    number: u64,
 }
 
 /// What an event changed that others must know of.
@@ -73,6 +73,7 @@ pub struct Images {
     next: u64,
     /// Images read from `/proc`, because their beginning was not seen. Healthy: as many as processes at the start.
     pub scanned: u64,
+    scanned_late: bool,
     /// Images dropped because too many pids were known. Healthy: 0.
     pub evicted: u64,
 }
@@ -80,47 +81,25 @@ pub struct Images {
 impl Image {
     /// Returns the mapping that holds `address`.
     pub fn mapping(&self, address: u64) -> Option<&Mapping> {
-        let at = self
-            .mappings
-            .partition_point(|mapping| mapping.start <= address)
-            .checked_sub(1)?;
-        self.mappings.get(at).filter(|mapping| address < mapping.end)
+        self.mappings.find(address)
     }
 
-    /// Adds a mapping; returns whether it replaced code.
-    fn map(&mut self, new: Mapping) -> bool {
-        let mappings = Arc::make_mut(&mut self.mappings);
-        let overlaps = mappings
-            .iter()
-            .any(|old| old.start < new.end && new.start < old.end);
-        // The same again, as `mprotect` reports it, changes nothing.
-        if overlaps && mappings.contains(&new) {
-            return false;
-        }
-        if overlaps {
-            let cut = |old: Mapping| {
-                let left = (old.start < new.start).then(|| Mapping {
-                    end: new.start.min(old.end),
-                    ..old
-                });
-                let right = (old.end > new.end).then(|| {
-                    let start = new.end.max(old.start);
-                    Mapping {
-                        start,
-                        file_offset: old.file_offset.saturating_add(start - old.start),
-                        ..old
-                    }
-                });
-                left.into_iter().chain(right)
-            };
-            let kept: Vec<Mapping> = mappings.drain(..).flat_map(cut).collect();
-            *mappings = kept;
-        }
-        if mappings.len() < MAPPINGS_MAX {
-            let at = mappings.partition_point(|mapping| mapping.start < new.start);
-            mappings.insert(at, new);
-        }
-        overlaps
+    /// Returns whether it has neither code nor a file: a kernel thread.
+    pub fn is_bare(&self) -> bool {
+        self.mappings.is_empty() && self.executable.is_none()
+    }
+
+    /// Returns what was decided that it belongs to, in this control group.
+    pub fn belonging(&self, cgroup_id: u64) -> Option<&Arc<Belonging>> {
+        self.belonging
+            .as_ref()
+            .filter(|(known, _)| *known == cgroup_id)
+            .map(|(_, belonging)| belonging)
+    }
+
+    /// Remembers what it belongs to in a control group.
+    pub fn belongs(&mut self, cgroup_id: u64, belonging: Arc<Belonging>) {
+        self.belonging = Some((cgroup_id, belonging));
     }
 
     fn is_of(&self, sample: &Held) -> bool {
@@ -163,7 +142,7 @@ impl Images {
             file_offset: line.file_offset,
             backing: files.backing(&MappedFile::of_line(pid, line)),
         });
-        let mappings = Arc::new(mappings.take(MAPPINGS_MAX).collect());
+        let mappings = mappings.collect();
         let number = self.number();
         self.scanned += 1;
         let executable = procfs::executable(pid).map(Arc::from);
@@ -178,6 +157,8 @@ impl Images {
             mappings,
             executable,
             origin: None,
+            variable: None,
+            belonging: None,
         });
         true
     }
@@ -229,10 +210,15 @@ impl Images {
             ended_ns: None,
             mappings: from
                 .as_ref()
-                .map(|parent| Arc::clone(&parent.mappings))
+                .map(|parent| parent.mappings.clone())
                 .unwrap_or_default(),
             executable: from.as_ref().and_then(|parent| parent.executable.clone()),
-            origin: from.map(|parent| parent.number),
+            origin: from.map(|parent| Origin {
+                pid: parent.pid,
+                number: parent.number,
+            }),
+            variable: None,
+            belonging: None,
         };
         self.push(child);
     }
@@ -250,9 +236,11 @@ impl Images {
                 .map(|exec| exec.wrapping_add(1)),
             born_ns: time_ns,
             ended_ns: None,
-            mappings: Arc::default(),
+            mappings: Mappings::default(),
             executable: None,
-            origin: before.as_ref().map(|image| image.number),
+            origin: before.as_ref().and_then(|image| image.origin),
+            variable: None,
+            belonging: None,
         };
         if let Some(before) = before {
             before.ended_ns = Some(time_ns);
@@ -274,9 +262,11 @@ impl Images {
                 exec: None,
                 born_ns: time_ns,
                 ended_ns: None,
-                mappings: Arc::default(),
+                mappings: Mappings::default(),
                 executable: None,
                 origin: None,
+                variable: None,
+                belonging: None,
             };
             self.push(image);
         }
@@ -287,7 +277,7 @@ impl Images {
             // The program itself is mapped first, before its interpreter and its libraries.
             image.executable = Some(procfs::without_deleted(&path).into());
         }
-        let replaced = image.map(Mapping {
+        let replaced = image.mappings.map(Mapping {
             start,
             end,
             file_offset: mmap.file_offset,
@@ -310,12 +300,13 @@ impl Images {
         let at = match found {
             Some(at) => at,
             None => {
-                // Its beginning was not seen. What runs now under the pid is the sampled image only if it is the same process
-                // and no exec came since: then an event would have made an image that the sample fits.
-                let same = procfs::started_at(pid, sample.start_ns);
-                if !same || self.by_pid.contains_key(&pid) || !self.scan_one(pid, files, sample.time_ns) {
+                if self.by_pid.contains_key(&pid)
+                    || !is_unchanged(sample)
+                    || !self.scan_one(pid, files, sample.time_ns)
+                {
                     return None;
                 }
+                self.scanned_late = true;
                 self.by_pid.get(&pid)?.len() - 1
             }
         };
@@ -328,6 +319,39 @@ impl Images {
         Some(image)
     }
 
+    /// Returns, once, whether an image was read only when a sample of it came: stacks of it that came before have no frames
+    /// to show, and the kernel must send them again.
+    pub fn was_scanned_late(&mut self) -> bool {
+        std::mem::take(&mut self.scanned_late)
+    }
+
+    /// Returns the value of [`VARIABLE`] in the environment of an image: its own as long as it runs, and afterwards what the
+    /// process that it was forked from has.
+    pub fn variable(&mut self, pid: u32, number: u64) -> Option<Arc<str>> {
+        let (mut pid, mut number) = (pid, number);
+        for _ in 0..ANCESTORS_MAX {
+            let image = self
+                .by_pid
+                .get_mut(&pid)?
+                .iter_mut()
+                .rev()
+                .find(|i| i.number == number)?;
+            if image.variable.is_none() && image.ended_ns.is_none() {
+                let same = image.start_ns.is_none_or(|start| procfs::started_at(pid, start));
+                image.variable = same
+                    .then(|| procfs::environment_variable(pid, VARIABLE))
+                    .flatten()
+                    .map(|value| value.map(Arc::from));
+            }
+            if let Some(known) = &image.variable {
+                return known.clone();
+            }
+            let origin = image.origin?;
+            (pid, number) = (origin.pid, origin.number);
+        }
+        None
+    }
+
     /// Drops images that ended long enough ago, and whatever is too much.
     pub fn expire(&mut self, now_ns: u64) {
         let old = |image: &Image| {
@@ -335,7 +359,13 @@ impl Images {
                 .ended_ns
                 .is_some_and(|ended| ended.saturating_add(KEEP_ENDED_NS) < now_ns)
         };
-        self.by_pid.retain(|_, images| {
+        self.by_pid.retain(|&pid, images| {
+            // The first thread of a process may end before the others: the image goes on in them.
+            if let Some(last) = images.last_mut().filter(|last| old(last))
+                && procfs::has_other_threads(pid)
+            {
+                last.ended_ns = Some(now_ns);
+            }
             images.retain(|image| !old(image));
             !images.is_empty()
         });
@@ -356,10 +386,16 @@ impl Images {
     }
 }
 
+/// Returns whether the process that a sample is of still runs the image that was sampled, as far as can be told from outside:
+/// it began at the same time, and its thread has the same name, which an exec would have changed.
+fn is_unchanged(sample: &Held) -> bool {
+    procfs::started_at(sample.pid, sample.start_ns)
+        && procfs::thread_name(sample.pid, sample.tid).is_some_and(|name| name == sample.name())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn image() -> Image {
         Image {
@@ -369,31 +405,11 @@ mod tests {
             exec: None,
             born_ns: 0,
             ended_ns: None,
-            mappings: Arc::default(),
+            mappings: Mappings::default(),
             executable: None,
             origin: None,
-        }
-    }
-
-    proptest! {
-        /// Checks that every address means what was mapped there last, at the right offset, however mappings overlap.
-        #[test]
-        fn an_address_means_what_was_mapped_there_last(
-            maps in prop::collection::vec((0_u64..60, 1_u64..20, 0_u64..1_000), 1..30)
-        ) {
-            let mut image = image();
-            let mut truth = [None; 100];
-            for (start, bytes, offset) in maps {
-                let end = start + bytes;
-                image.map(Mapping { start, end, file_offset: offset, backing: Backing::Anonymous });
-                for at in start..end {
-                    truth[at as usize] = Some(offset + at - start);
-                }
-            }
-            for at in 0..100_u64 {
-                let found = image.mapping(at).map(|mapping| mapping.file_offset + at - mapping.start);
-                prop_assert_eq!(found, truth[at as usize], "at {}", at);
-            }
+            variable: None,
+            belonging: None,
         }
     }
 
@@ -406,7 +422,7 @@ mod tests {
             exec: Some(4),
             ..image()
         };
-        parent.map(Mapping {
+        parent.mappings.map(Mapping {
             start: 100,
             end: 200,
             file_offset: 0,
@@ -452,5 +468,47 @@ mod tests {
         assert_eq!(images.len(), 2);
         images.expire(6 + KEEP_ENDED_NS);
         assert_eq!(images.len(), 1);
+    }
+
+    /// Checks that samples before and after an exec meet different images, also where nothing was known of the process before,
+    /// and that one within the exec binds neither to the other's count.
+    #[test]
+    fn samples_meet_the_image_of_their_exec() {
+        let (mut images, mut files) = (Images::default(), Files::new(None));
+        images.push(Image {
+            number: u64::MAX,
+            pid: 10,
+            ..image()
+        });
+        let (before, mut within, after) = (
+            Held::for_tests(10, 7, 3),
+            Held::for_tests(10, 7, 3),
+            Held::for_tests(10, 7, 4),
+        );
+        within.user_end = StackEnd::Exec;
+        let first = images.of_sample(&before, &mut files).unwrap().number;
+        let exec = ProcessEventKind::Exec {
+            pid: 10,
+            tid: 10,
+            comm: b"x",
+        };
+        images.apply(5, &exec, &mut files);
+        assert_eq!(images.of_sample(&within, &mut files).unwrap().number, first);
+        let second = images.of_sample(&after, &mut files).unwrap().number;
+        assert_ne!(second, first);
+        assert_eq!(images.of_sample(&before, &mut files).unwrap().number, first);
+        // The same pid, begun anew.
+        let fork = ProcessEventKind::Fork {
+            pid: 10,
+            tid: 10,
+            parent_pid: 11,
+            parent_tid: 11,
+        };
+        images.apply(6, &fork, &mut files);
+        let third = images
+            .of_sample(&Held::for_tests(10, 8, 4), &mut files)
+            .unwrap()
+            .number;
+        assert!(![first, second].contains(&third));
     }
 }

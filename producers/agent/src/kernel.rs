@@ -1,7 +1,7 @@
 //! Kernel addresses → (build id of vmlinux or module, offset) and the name that kallsyms gives.
 //!
-//! Modules and BPF programs come and go: an address that lies outside of everything known makes the lists be read again, at
-//! most every few seconds.
+//! Modules and BPF programs come and go: an address that lies outside of everything known makes the lists be read again. That
+//! takes longer than thousands of samples, so it is done ever more rarely while it does not help.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -15,8 +15,13 @@ use crate::elf::build_id_in_notes;
 const SYMBOLS_MAX: usize = 1 << 20;
 /// Bytes of names kept.
 const NAME_BYTES_MAX: usize = 64 << 20;
-/// Shortest time between two readings for the sake of an unknown address.
+/// Shortest time between two readings for the sake of an unknown address; doubled each time that a reading did not make it
+/// known.
 const READ_AGAIN_NS: u64 = 10_000_000_000;
+/// Longest time between two readings.
+const READ_AGAIN_NS_MAX: u64 = 1_280_000_000_000;
+/// Code made at run time is no longer than this behind its symbol: the most that a BPF program takes.
+const GENERATED_BYTES_MAX: u64 = 1 << 20;
 
 /// Where a kernel address lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +74,7 @@ pub struct Kernel {
     text: (u64, u64),
     id: Option<BuildId>,
     read_ns: u64,
+    pause_ns: u64,
     /// Times that the lists were read. Healthy: rises when modules or BPF programs are loaded.
     pub readings: u64,
 }
@@ -80,6 +86,7 @@ impl Kernel {
             id: fs::read("/sys/kernel/notes")
                 .ok()
                 .and_then(|n| build_id_in_notes(&n)),
+            pause_ns: READ_AGAIN_NS,
             ..Self::default()
         };
         kernel.read_again(now_ns);
@@ -135,7 +142,8 @@ impl Kernel {
                 "_etext" => text.1 = address,
                 _ => {}
             }
-            if address == 0 || !matches!(kind, "t" | "T" | "w" | "W") {
+            // `_etext` marks where the text ended, and is no function.
+            if address == 0 || name == "_etext" || !matches!(kind, "t" | "T" | "w" | "W") {
                 continue;
             }
             let at = names.len() as u32;
@@ -158,13 +166,25 @@ impl Kernel {
         self.text = text;
     }
 
-    fn name(&self, address: u64) -> Option<&str> {
+    /// Returns the start and the name of the function that starts at `address` or before.
+    fn symbol(&self, address: u64) -> Option<(u64, &str)> {
         let at = self
             .addresses
             .partition_point(|&start| start <= address)
             .checked_sub(1)?;
         let range = *self.name_at.get(at)? as usize..*self.name_at.get(at + 1)? as usize;
-        self.names.get(range)
+        Some((*self.addresses.get(at)?, self.names.get(range)?))
+    }
+
+    fn is_in_text(&self, address: u64) -> bool {
+        (self.text.0..self.text.1).contains(&address)
+    }
+
+    /// Returns the name of the code made at run time that holds `address`, BPF programs for example.
+    fn generated(&self, address: u64) -> Option<&str> {
+        let (start, name) = self.symbol(address)?;
+        let own = !self.is_in_text(start) && self.module(start).is_none();
+        (own && address - start < GENERATED_BYTES_MAX).then_some(name)
     }
 
     fn module(&self, address: u64) -> Option<&Module> {
@@ -176,16 +196,27 @@ impl Kernel {
     }
 
     fn knows(&self, address: u64) -> bool {
-        (self.text.0..self.text.1).contains(&address) || self.module(address).is_some()
+        self.is_in_text(address) || self.module(address).is_some() || self.generated(address).is_some()
+    }
+
+    /// Reads the lists again where `address` is outside of all that is known, unless that was done just now.
+    fn look_for(&mut self, address: u64, now_ns: u64) {
+        if self.is_hidden() || self.knows(address) || now_ns.saturating_sub(self.read_ns) < self.pause_ns {
+            return;
+        }
+        self.read_again(now_ns);
+        self.pause_ns = if self.knows(address) {
+            READ_AGAIN_NS
+        } else {
+            (self.pause_ns * 2).min(READ_AGAIN_NS_MAX)
+        };
     }
 
     /// Returns where a kernel address lies, reading the lists again if it is outside of all that is known.
     pub fn place(&mut self, address: u64, now_ns: u64) -> KernelPlace<'_> {
-        if !self.knows(address) && !self.is_hidden() && now_ns.saturating_sub(self.read_ns) > READ_AGAIN_NS {
-            self.read_again(now_ns);
-        }
-        let name = self.name(address);
-        if (self.text.0..self.text.1).contains(&address)
+        self.look_for(address, now_ns);
+        let name = self.symbol(address).map(|(_, name)| name);
+        if self.is_in_text(address)
             && let Some(id) = &self.id
         {
             return KernelPlace {
@@ -210,8 +241,13 @@ impl Kernel {
                     offset: address - start,
                 },
             },
+            // A kernel or a module without a build id has at least its names.
             _ => KernelPlace {
-                name,
+                name: if self.is_in_text(address) || self.module(address).is_some() {
+                    name
+                } else {
+                    self.generated(address)
+                },
                 area: Area::Generated,
             },
         }
@@ -247,6 +283,7 @@ mod tests {
     fn kernel() -> Kernel {
         let mut kernel = Kernel {
             id: BuildId::new(&[9; 20]),
+            pause_ns: READ_AGAIN_NS,
             ..Kernel::default()
         };
         kernel.take_symbols(LISTING.as_bytes());
@@ -278,6 +315,38 @@ mod tests {
         assert_eq!(
             (place.name, place.area),
             (Some("bpf_prog_1234_probe"), Area::Generated)
+        );
+    }
+
+    /// Checks that an address outside of everything gets no neighbour's name.
+    #[test]
+    fn an_address_outside_of_everything_has_no_name() {
+        let mut kernel = kernel();
+        for address in [
+            0xffff_ffff_8200_0000,
+            0xffff_ffff_c000_0000 + GENERATED_BYTES_MAX,
+            1,
+        ] {
+            let place = kernel.place(address, 0);
+            assert_eq!((place.name, place.area), (None, Area::Generated), "{address:#x}");
+        }
+    }
+
+    /// Checks that an address that stays unknown makes the lists be read ever more rarely.
+    #[test]
+    fn what_stays_unknown_is_looked_for_ever_more_rarely() {
+        let mut kernel = Kernel::read(0);
+        if kernel.is_hidden() {
+            println!("skipped: what_stays_unknown_is_looked_for_ever_more_rarely: kallsyms is hidden");
+            return;
+        }
+        for second in 0..1_000_u64 {
+            kernel.place(1, second * 1_000_000_000);
+        }
+        assert!(
+            (5..9).contains(&kernel.readings),
+            "{} readings in 1000 s",
+            kernel.readings
         );
     }
 }

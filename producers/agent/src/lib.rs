@@ -29,6 +29,7 @@ pub mod files;
 pub mod held;
 pub mod images;
 pub mod kernel;
+pub mod mappings;
 pub mod normalize;
 pub mod procfs;
 pub mod publish;

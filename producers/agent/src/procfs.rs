@@ -79,19 +79,45 @@ pub fn started_at(pid: u32, start_ns: u64) -> bool {
     start_time_ns(pid).is_some_and(|listed| listed.abs_diff(start_ns) <= tick_ns)
 }
 
+/// Returns the name of a thread; nothing where it is gone.
+pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
+    let mut name = read_bounded(format!("/proc/{pid}/task/{tid}/comm"), 64)?;
+    if name.last() == Some(&b'\n') {
+        name.pop();
+    }
+    Some(name)
+}
+
+/// Returns whether a process has threads beside its first one. False where it is gone.
+pub fn has_other_threads(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // A link for each thread, and two for the folder itself.
+    fs::metadata(format!("/proc/{pid}/task")).is_ok_and(|meta| meta.nlink() > 3)
+}
+
 /// Returns the path of a process's executable, without " (deleted)".
 pub fn executable(pid: u32) -> Option<String> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     Some(without_deleted(&path.to_string_lossy()).to_owned())
 }
 
-/// Returns the value of a variable in a process's environment, as it was when its image started.
-pub fn environment_variable(pid: u32, name: &str) -> Option<String> {
-    let bytes = read_bounded(format!("/proc/{pid}/environ"), ENVIRON_BYTES_MAX)?;
+/// Returns the value of a variable in a process's environment, as it was when its image started: `Some(None)` where it has
+/// no such variable or we may not look, nothing where it is gone.
+pub fn environment_variable(pid: u32, name: &str) -> Option<Option<String>> {
+    let bytes = match read_bounded(format!("/proc/{pid}/environ"), ENVIRON_BYTES_MAX) {
+        // Without memory, as of a process that has ended and waits for its parent, it is empty.
+        Some(bytes) if bytes.is_empty() && executable(pid).is_none() => return None,
+        Some(bytes) => bytes,
+        None => {
+            return fs::exists(format!("/proc/{pid}"))
+                .is_ok_and(|there| there)
+                .then_some(None);
+        }
+    };
     let value = bytes
         .split(|&byte| byte == 0)
-        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-    Some(String::from_utf8_lossy(value).into_owned())
+        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+    Some(value.map(|value| String::from_utf8_lossy(value).into_owned()))
 }
 
 /// Returns the processes that there are.
@@ -130,6 +156,12 @@ mod tests {
         let maps = executable_maps(own).unwrap();
         assert!(maps.iter().any(|map| map.path == executable(own).unwrap()));
         assert!(started_at(own, start_time_ns(own).unwrap()));
-        assert_eq!(environment_variable(own, "PATH"), std::env::var("PATH").ok());
+        assert_eq!(
+            environment_variable(own, "PATH"),
+            Some(std::env::var("PATH").ok())
+        );
+        assert_eq!(environment_variable(u32::MAX, "PATH"), None);
+        assert!(has_other_threads(own), "tests run in threads of their own");
+        assert!(thread_name(own, own).is_some_and(|name| !name.is_empty()));
     }
 }

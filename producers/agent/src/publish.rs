@@ -23,8 +23,13 @@ use crate::status::Status;
 const WINDOW_BYTES: usize = 4 << 20;
 /// Messages under way.
 const WINDOW_MESSAGES: usize = 512;
-/// Longest wait for new records, or for acknowledgements.
-const WAIT: Duration = Duration::from_millis(100);
+/// Longest wait for new records: they end it at once, only the wish to stop does not.
+const WAIT: Duration = Duration::from_millis(250);
+/// Pause between two looks for acknowledgements, which nobody waits for: the spool has room. Asking librdkafka to wait for them
+/// would cost more: it spins through the last part of a millisecond.
+const ACKNOWLEDGED_WAIT: Duration = Duration::from_millis(50);
+/// The same while the window is full: 4 MiB in 10 ms are more than a host ever samples.
+const WINDOW_WAIT: Duration = Duration::from_millis(10);
 /// Time for which what is left is sent after the wish to stop; the rest stays in the spool.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -73,23 +78,22 @@ impl Publishing {
     pub fn run(mut self, shutdown: &Shutdown) -> Result<(), AgentError> {
         let mut stop_at = None;
         loop {
-            let idle = self.fill()?;
-            let wait = if self.under_way.is_empty() {
-                Duration::ZERO
-            } else {
-                WAIT
-            };
-            self.take_outcomes(wait)?;
+            // Asked before the spool is: what was appended before the end is then in what is read behind it.
+            let complete = self.status.has_spooling_ended();
+            let drained = self.fill()?;
+            self.take_outcomes()?;
             self.status.unsent(self.reader.usage().unacknowledged_records);
+            let done = drained && self.under_way.is_empty();
             if shutdown.is_requested() {
                 let stop_at = *stop_at.get_or_insert_with(|| Instant::now() + GRACE);
-                let done = idle && self.under_way.is_empty() && self.status.has_spooling_ended();
-                if done || Instant::now() >= stop_at {
+                if (done && complete) || Instant::now() >= stop_at {
                     return Ok(());
                 }
             }
-            if idle && self.under_way.is_empty() {
-                self.reader.wait(WAIT);
+            if !drained {
+                std::thread::sleep(WINDOW_WAIT);
+            } else {
+                self.reader.wait(if done { WAIT } else { ACKNOWLEDGED_WAIT });
             }
         }
     }
@@ -190,8 +194,8 @@ impl Publishing {
         })
     }
 
-    fn take_outcomes(&mut self, wait: Duration) -> Result<(), AgentError> {
-        for outcome in self.producer.poll(wait) {
+    fn take_outcomes(&mut self) -> Result<(), AgentError> {
+        for outcome in self.producer.poll(Duration::ZERO) {
             // Outcomes come in the order in which messages were pushed.
             let Some(done) = self.under_way.pop_front() else {
                 break;

@@ -5,9 +5,10 @@
 //! the next round. So an address means what was mapped at its moment, and no sample taken before an `exec` meets the image
 //! that came after it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strobe_bpf::cgroup::CgroupPaths;
 use strobe_bpf::{ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandSettings, monotonic_ns};
@@ -22,13 +23,13 @@ use crate::files::Files;
 use crate::held::{Held, HeldSamples};
 use crate::images::{Change, Images};
 use crate::kernel::Kernel;
-use crate::normalize::normalize;
+use crate::normalize::{Known, Normalizer};
 use crate::run::Run;
 use crate::service::Services;
-use crate::spooling::{Report, ToSpool};
+use crate::spooling::{Event, Report, ToSpool};
 use crate::stacks::{KnownStacks, StackId};
 use crate::status::Status;
-use crate::vocabulary::{FrameId, Vocabulary};
+use crate::vocabulary::Vocabulary;
 
 /// Pause between two readings: the ring holds far more than 100 ms at any rate that the kernel allows.
 const ROUND: Duration = Duration::from_millis(100);
@@ -36,8 +37,14 @@ const ROUND: Duration = Duration::from_millis(100);
 const BATCH_NS: u64 = 2_000_000_000;
 /// Pause between two looks for what can be dropped.
 const TIDY_NS: u64 = 1_000_000_000;
-/// Stacks kept before those of older epochs are dropped: twice what the kernel remembers as sent.
-const STACKS_MAX: usize = 32_768;
+/// Shortest time between two epochs: each makes the kernel send every stack once more.
+const EPOCH_NS: u64 = 1_000_000_000;
+/// Stacks kept before those of older epochs are dropped: half as much again as the kernel remembers as sent.
+const STACKS_MAX: usize = 24_576;
+/// Events of runs that may wait while the spooling thread is behind.
+const EVENTS_MAX: usize = 64;
+/// Time for which the last events may wait, as the agent ends.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The thread's state.
 pub struct Sampling {
@@ -57,16 +64,29 @@ struct Settler {
     kernel: Kernel,
     vocabulary: Vocabulary,
     stacks: KnownStacks,
+    normalizer: Normalizer,
     forgotten: Option<StackId>,
     services: Services,
     cgroups: CgroupPaths,
     builder: Builder,
     run: Run,
     report: Report,
-    advance: bool,
-    scratch: Vec<FrameId>,
+    epochs: Epochs,
+    events: VecDeque<ToSpool>,
     to_spool: SyncSender<ToSpool>,
     status: Arc<Status>,
+}
+
+/// When the kernel is to send its stacks anew.
+#[derive(Debug, Default)]
+struct Epochs {
+    /// Something changed what stacks mean.
+    wanted: bool,
+    /// Too many stacks, frames or files are kept.
+    crowded: bool,
+    advanced_ns: u64,
+    /// Records of older epochs are still under way until the next reading.
+    forget_before: Option<u32>,
 }
 
 impl Sampling {
@@ -116,18 +136,19 @@ impl Sampling {
             kernel,
             vocabulary: Vocabulary::default(),
             stacks: KnownStacks::default(),
+            normalizer: Normalizer::default(),
             forgotten: None,
             services: Services::default(),
             cgroups,
             builder: Builder::new(now_ns),
             run,
             report: Report::default(),
-            advance: false,
-            scratch: Vec::new(),
+            epochs: Epochs::default(),
+            events: VecDeque::new(),
             to_spool,
             status: Arc::clone(&status),
         };
-        settler.announce(RunState::Started, now_ns);
+        settler.announce(RunState::Started, now_ns, String::new());
         Ok(Self {
             sampler,
             side_band,
@@ -142,17 +163,40 @@ impl Sampling {
     /// [`AgentError::Bpf`] where the kernel's side can no longer be read.
     pub fn run(mut self, shutdown: &Shutdown) -> Result<(), AgentError> {
         let mut held = HeldSamples::default();
+        let ended = self
+            .sample(&mut held, shutdown)
+            .and_then(|()| self.finish(&mut held));
+        let settler = &mut self.settler;
+        let now_ns = monotonic_ns();
+        settler.close(now_ns, &self.sampler);
+        let uncounted = settler.builder.uncounted(&totals(&self.sampler));
+        settler.report.taken += uncounted;
+        settler.report.drop(DropReason::RingFull, uncounted);
+        self.tidy(now_ns);
+        let settler = &mut self.settler;
+        match &ended {
+            Ok(()) if now_ns < settler.run.ends_ns => {
+                settler.announce(RunState::Finished, now_ns, "the agent was stopped".to_owned());
+            }
+            Ok(()) => settler.announce(RunState::Finished, now_ns, String::new()),
+            Err(error) => settler.announce(RunState::Failed, now_ns, error.to_string()),
+        }
+        settler.send_last_events();
+        ended
+    }
+
+    fn sample(&mut self, held: &mut HeldSamples, shutdown: &Shutdown) -> Result<(), AgentError> {
         let mut tidied_ns = monotonic_ns();
         while !shutdown.is_requested() {
             self.sampler.wait(ROUND)?;
-            self.round(&mut held)?;
+            self.round(held)?;
             let now_ns = monotonic_ns();
             if now_ns.saturating_sub(tidied_ns) > TIDY_NS {
                 tidied_ns = now_ns;
                 self.tidy(now_ns);
             }
         }
-        self.finish(&mut held)
+        Ok(())
     }
 
     /// Reads what there is, and settles what can be settled.
@@ -166,16 +210,7 @@ impl Sampling {
         let mut next = 0;
         let clock_ns = self.side_band.drain(|event| {
             settler.settle_until(event.time_ns, held, &mut next, sampler);
-            if let ProcessEventKind::Lost { records } = event.kind {
-                settler.side_band_lost(records);
-            } else if let Change::Replaced(image) =
-                settler
-                    .images
-                    .apply(event.time_ns, &event.kind, &mut settler.files)
-            {
-                settler.stacks.forget_image(image);
-                settler.advance = true;
-            }
+            settler.take_event(event.time_ns, &event.kind);
         })?;
         settler.settle_until(clock_ns, held, &mut next, sampler);
         held.settle(next);
@@ -184,9 +219,7 @@ impl Sampling {
             settler.close(now_ns.min(clock_ns), sampler);
         }
         settler.turn_run_if_due(clock_ns, sampler);
-        if std::mem::take(&mut settler.advance) {
-            sampler.advance_epoch();
-        }
+        settler.tidy_stacks(now_ns, sampler);
         Ok(())
     }
 
@@ -206,6 +239,7 @@ impl Sampling {
         if let Ok(counters) = self.sampler.counters() {
             let sum = |of: fn(&strobe_bpf::CpuCounters) -> u64| counters.values().map(of).sum::<u64>();
             self.status.kernel(
+                monotonic_ns(),
                 sum(|c| c.taken),
                 sum(|c| c.idle),
                 sum(strobe_bpf::CpuCounters::dropped),
@@ -221,21 +255,16 @@ impl Sampling {
         );
     }
 
-    /// Stops the clock, settles everything that is left and ends the run.
-    fn finish(mut self, held: &mut HeldSamples) -> Result<(), AgentError> {
+    /// Stops the clock and settles everything that is left.
+    fn finish(&mut self, held: &mut HeldSamples) -> Result<(), AgentError> {
         self.sampler.stop()?;
         // The side-band must get past the last sample's time.
         std::thread::sleep(Duration::from_millis(2));
         self.round(held)?;
-        let (settler, sampler) = (&mut self.settler, &self.sampler);
         let mut next = 0;
-        settler.settle_until(u64::MAX, held, &mut next, sampler);
-        let now_ns = monotonic_ns();
-        settler.close(now_ns, sampler);
-        let uncounted = settler.builder.uncounted(&totals(sampler));
-        settler.report.taken += uncounted;
-        settler.report.drop(DropReason::RingFull, uncounted);
-        settler.announce(RunState::Finished, now_ns);
+        self.settler
+            .settle_until(u64::MAX, held, &mut next, &self.sampler);
+        held.settle(next);
         Ok(())
     }
 }
@@ -254,57 +283,63 @@ impl Settler {
         if self.builder.is_full() {
             self.close(held.time_ns, sampler);
         }
-        let image = self.images.of_sample(held, &mut self.files);
         let stack = if held.frames_omitted {
-            match self.stacks.sent(held.stack_hash, held.epoch) {
-                Some(stack) => stack,
-                None => {
-                    self.status.stack_forgotten();
-                    *self
-                        .forgotten
-                        .get_or_insert_with(|| self.stacks.add(&[], StackEnd::Forgotten))
-                }
-            }
+            self.sent_stack(held)
         } else {
-            let of_image = image.as_deref();
-            let number = of_image.map_or(0, |image| image.number);
-            let (kernel, vocabulary) = (&mut self.kernel, &mut self.vocabulary);
-            normalize(
-                addresses,
-                held.time_ns,
-                of_image,
-                &self.files,
-                kernel,
-                vocabulary,
-                &mut self.scratch,
-            );
-            self.stacks.insert(
-                held.stack_hash,
-                held.epoch,
-                number,
-                &self.scratch,
-                stack_end(held),
-            )
+            self.new_stack(held, addresses)
         };
-        let cgroup = self.cgroups.path(held.cgroup_id);
-        let is_kernel = held.user_end == strobe_bpf::StackEnd::NoUser;
-        let (number, executable, belonging) = match image {
-            _ if is_kernel => (0, None, Arc::new(self.services.of_kernel())),
-            Some(image) => (
-                image.number,
-                image.executable.clone(),
-                self.services.of_image(image, cgroup, &comm(held)),
-            ),
-            None => (0, None, Arc::new(self.services.of_unknown(cgroup, &comm(held)))),
-        };
-        let placed = Placed {
-            stack,
-            image: number,
-            belonging: &belonging,
-            executable: executable.as_deref(),
-        };
+        let (images, files, services, cgroups) = (
+            &mut self.images,
+            &mut self.files,
+            &mut self.services,
+            &mut self.cgroups,
+        );
         self.builder
-            .push(held, placed, &self.stacks, &mut self.vocabulary);
+            .push(held, stack, &self.stacks, &mut self.vocabulary, || {
+                place(held, images, files, services, cgroups.path(held.cgroup_id))
+            });
+    }
+
+    fn sent_stack(&mut self, held: &Held) -> StackId {
+        self.stacks.sent(held.stack_hash, held.epoch).unwrap_or_else(|| {
+            self.status.stack_forgotten();
+            let stacks = &mut self.stacks;
+            *self
+                .forgotten
+                .get_or_insert_with(|| stacks.add(&[], StackEnd::Forgotten))
+        })
+    }
+
+    fn new_stack(&mut self, held: &Held, addresses: (&[u64], &[u64])) -> StackId {
+        let image = self.images.of_sample(held, &mut self.files);
+        let number = image.as_ref().map_or(0, |image| image.number);
+        let known = Known {
+            files: &self.files,
+            kernel: &mut self.kernel,
+            vocabulary: &mut self.vocabulary,
+        };
+        let frames = self
+            .normalizer
+            .frames(addresses, held.time_ns, image.as_deref(), known);
+        self.stacks
+            .insert(held.stack_hash, held.epoch, number, frames, stack_end(held))
+    }
+
+    /// Takes an event of the side-band.
+    fn take_event(&mut self, time_ns: u64, event: &ProcessEventKind<'_>) {
+        if let ProcessEventKind::Lost { records } = *event {
+            // What is known of processes may be wrong from here on. What stacks of the current epoch meant when they were
+            // sent stays true of samples that were taken before the next one.
+            tracing::warn!(
+                records,
+                "the kernel's account of processes has a gap; processes are read from /proc again"
+            );
+            self.images.forget();
+            self.epochs.wanted = true;
+        } else if let Change::Replaced(image) = self.images.apply(time_ns, event, &mut self.files) {
+            self.stacks.forget_image(image);
+            self.epochs.wanted = true;
+        }
     }
 
     /// Closes the batch, if it has samples, and hands it to the spooling thread.
@@ -319,35 +354,47 @@ impl Settler {
         let closed = self
             .builder
             .close(&closing, &totals, &self.stacks, &self.vocabulary);
-        if let Some(batch) = closed {
-            self.run.batches += 1;
-            let samples = batch.samples.len() as u64;
-            self.report.add(&batch);
-            if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-                self.to_spool.try_send(ToSpool::Batch(Box::new(batch)))
-            {
-                // The spooling thread is behind by dozens of batches: the disk hangs. The newest is dropped.
-                self.report.drop(DropReason::SpoolFull, samples);
-                self.status.dropped(DropReason::SpoolFull, samples);
-            }
+        let Some(batch) = closed else { return };
+        self.run.batches += 1;
+        let samples = batch.samples.len() as u64;
+        self.report.add(&batch);
+        // Events go first: they were there before it.
+        if !self.send_events() || self.to_spool.try_send(ToSpool::Batch(Box::new(batch))).is_err() {
+            // The spooling thread is behind by dozens of batches: the disk hangs. The newest is dropped.
+            self.report.drop(DropReason::SpoolFull, samples);
+            self.status.dropped(DropReason::SpoolFull, samples);
         }
-        self.tidy_vocabulary(sampler);
     }
 
-    /// Starts anew where too much is known. Only between two batches: numbers given before mean nothing afterwards.
-    fn tidy_vocabulary(&mut self, sampler: &Sampler) {
-        self.forgotten = None;
-        if self.vocabulary.is_full() || self.files.is_full() {
-            self.vocabulary = Vocabulary::default();
-            self.stacks.clear();
+    /// Begins an epoch where one is due, and forgets what is no longer needed where too much is known. Called once for each
+    /// reading of the ring, so that what refers to an older epoch has been settled when its stacks are dropped.
+    fn tidy_stacks(&mut self, now_ns: u64, sampler: &Sampler) {
+        if let Some(epoch) = self.epochs.forget_before.take() {
+            // Only between two batches: numbers given before mean nothing afterwards.
+            self.close(now_ns, sampler);
+            self.forgotten = None;
+            self.stacks.keep_from(epoch);
+            if self.vocabulary.is_full() {
+                let old = std::mem::take(&mut self.vocabulary);
+                let new = &mut self.vocabulary;
+                self.stacks.renumber(|frame| new.adopt(&old, frame));
+                self.normalizer.forget();
+            }
             if self.files.is_full() {
                 self.files.forget();
                 self.images.forget();
+                self.normalizer.forget();
             }
-            sampler.advance_epoch();
-        } else if self.stacks.len() > STACKS_MAX {
+        }
+        self.epochs.wanted |= self.images.was_scanned_late();
+        self.epochs.crowded =
+            self.stacks.len() > STACKS_MAX || self.vocabulary.is_full() || self.files.is_full();
+        let due = now_ns.saturating_sub(self.epochs.advanced_ns) >= EPOCH_NS;
+        if (self.epochs.wanted && due) || self.epochs.crowded {
             let epoch = sampler.advance_epoch();
-            self.stacks.keep_from(epoch.wrapping_sub(1));
+            self.epochs.advanced_ns = now_ns;
+            self.epochs.wanted = false;
+            self.epochs.forget_before = self.epochs.crowded.then_some(epoch);
         }
     }
 
@@ -357,7 +404,7 @@ impl Settler {
             return;
         }
         self.close(self.run.ends_ns, sampler);
-        self.announce(RunState::Finished, self.run.ends_ns);
+        self.announce(RunState::Finished, self.run.ends_ns, String::new());
         // After a stop of the machine the next run starts now, not for every slot that was slept through.
         let behind = time_ns.saturating_sub(self.run.ends_ns) > self.run_length.as_nanos() as u64;
         let start_ns = if behind { time_ns } else { self.run.ends_ns };
@@ -369,43 +416,94 @@ impl Settler {
             wall_us(start_ns),
         );
         self.report = Report::default();
-        self.announce(RunState::Started, start_ns);
+        self.announce(RunState::Started, start_ns, String::new());
     }
 
-    fn announce(&mut self, state: RunState, now_ns: u64) {
+    fn announce(&mut self, state: RunState, now_ns: u64, detail: String) {
         let done_us = now_ns.min(self.run.ends_ns).saturating_sub(self.run.started_ns) / 1_000;
-        let event = ToSpool::Event {
-            run: Box::new(self.run.head.clone()),
+        if self.events.len() == EVENTS_MAX {
+            tracing::error!(run = %self.run.head.id, "an event of the run is lost: the spooling thread is stuck");
+            return;
+        }
+        self.events.push_back(ToSpool::Event(Box::new(Event {
+            run: self.run.head.clone(),
             state,
             time_us: wall_us(now_ns),
+            detail,
             done_us,
             report: self.report.clone(),
-        };
-        // Two for each run of a second or more: if even they do not fit, the spooling thread is stuck for good.
-        if self.to_spool.try_send(event).is_err() {
-            tracing::error!(run = %self.run.head.id, "an event of the run is lost: the spooling thread is stuck");
-        }
+        })));
+        self.send_events();
     }
 
-    /// The side-band's buffer was full: what is known of processes may be wrong, so that it is read anew.
-    fn side_band_lost(&mut self, records: u64) {
-        tracing::warn!(
-            records,
-            "the kernel's account of processes has a gap; processes are read from /proc again"
-        );
-        self.images.forget();
-        self.stacks.forget_hashes();
-        self.advance = true;
+    /// Hands the waiting events to the spooling thread; returns whether it took all.
+    fn send_events(&mut self) -> bool {
+        while let Some(event) = self.events.pop_front() {
+            if let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) =
+                self.to_spool.try_send(event)
+            {
+                self.events.push_front(back);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn send_last_events(&mut self) {
+        let until = Instant::now() + LAST_WORDS;
+        while !self.send_events() {
+            if Instant::now() >= until {
+                tracing::error!(run = %self.run.head.id, "the end of the run is lost: the spooling thread is stuck");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
-fn comm(held: &Held) -> String {
-    let end = held
-        .comm
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(held.comm.len());
-    String::from_utf8_lossy(&held.comm[..end]).into_owned()
+/// Returns what a sample's process is.
+fn place(
+    held: &Held,
+    images: &mut Images,
+    files: &mut Files,
+    services: &mut Services,
+    cgroup: Option<&str>,
+) -> Placed {
+    use strobe_bpf::StackEnd as Side;
+    let Some(image) = images.of_sample(held, files) else {
+        let belonging = services.decide(None, cgroup, None, held.name());
+        return Placed {
+            belonging,
+            executable: None,
+        };
+    };
+    let executable = image.executable.clone();
+    if image.is_bare() && held.user_end == Side::NoUser {
+        return Placed {
+            belonging: services.kernel(),
+            executable,
+        };
+    }
+    if let Some(belonging) = image.belonging(held.cgroup_id) {
+        let belonging = Arc::clone(belonging);
+        return Placed {
+            belonging,
+            executable,
+        };
+    }
+    let number = image.number;
+    let variable = images.variable(held.pid, number);
+    let belonging = services.decide(variable.as_deref(), cgroup, executable.as_deref(), held.name());
+    // Within `exec` the new image has no file and perhaps no environment yet: the next sample asks again.
+    if held.user_end != Side::Exec
+        && let Some(image) = images.of_sample(held, files)
+    {
+        image.belongs(held.cgroup_id, Arc::clone(&belonging));
+    }
+    Placed {
+        belonging,
+        executable,
+    }
 }
 
 fn totals(sampler: &Sampler) -> Totals {

@@ -6,10 +6,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
-use crate::images::Image;
-use crate::procfs;
+use rustc_hash::FxHashSet;
 
 /// Services of one host.
 pub const SERVICES_MAX: usize = 256;
@@ -17,8 +14,6 @@ pub const SERVICES_MAX: usize = 256;
 const NAME_CHARS_MAX: usize = 64;
 /// Characters of a container id that is shown: what container runtimes print.
 const CONTAINER_CHARS: usize = 12;
-/// Images whose answer is remembered: beyond, all are asked again.
-const IMAGES_MAX: usize = 65_536;
 
 /// The variable by which a process names its service.
 pub const VARIABLE: &str = "STROBE_SERVICE";
@@ -36,59 +31,44 @@ pub struct Belonging {
     pub container: Arc<str>,
     /// Its control group's path; empty if not known.
     pub cgroup: Arc<str>,
-    /// Whether the environment named the service: children have the same environment unless they change it.
-    by_variable: bool,
 }
 
-/// The answers so far.
+/// The services of this host so far.
 #[derive(Debug, Default)]
 pub struct Services {
-    by_image: FxHashMap<u64, Arc<Belonging>>,
-    names: FxHashMap<Arc<str>, ()>,
+    names: FxHashSet<Arc<str>>,
+    kernel: Option<Arc<Belonging>>,
     /// Processes that were put under `other`, because the host has too many services. Healthy: 0.
     pub overflowed: u64,
 }
 
 impl Services {
-    /// Returns what an image belongs to. `cgroup` is its control group's path, `comm` the sampled thread's name.
-    pub fn of_image(&mut self, image: &Image, cgroup: Option<&str>, comm: &str) -> Arc<Belonging> {
-        if let Some(known) = self.by_image.get(&image.number) {
-            return Arc::clone(known);
-        }
-        if self.by_image.len() >= IMAGES_MAX {
-            self.by_image.clear();
-        }
-        let variable = match image
-            .start_ns
-            .is_some_and(|start| procfs::started_at(image.pid, start))
-        {
-            true => procfs::environment_variable(image.pid, VARIABLE),
-            // Gone already: what it was started by has told.
-            false => image.origin.and_then(|origin| {
-                self.by_image
-                    .get(&origin)
-                    .filter(|origin| origin.by_variable)
-                    .map(|origin| origin.service.to_string())
-            }),
-        };
-        let executable = image.executable.as_deref().map(file_name);
-        let belonging = self.decide(variable.as_deref(), cgroup, executable.unwrap_or(comm));
-        let belonging = Arc::new(belonging);
-        self.by_image.insert(image.number, Arc::clone(&belonging));
-        belonging
-    }
-
-    /// Returns what a process belongs to of which nothing else is known.
-    pub fn of_unknown(&mut self, cgroup: Option<&str>, comm: &str) -> Belonging {
-        self.decide(None, cgroup, comm)
+    /// Returns what a process belongs to: by `variable`, the value of [`VARIABLE`] in its environment, by its control group, by
+    /// its executable's path, or, where not even that is known, by the name of its thread.
+    pub fn decide(
+        &mut self,
+        variable: Option<&str>,
+        cgroup: Option<&str>,
+        executable: Option<&str>,
+        comm: &[u8],
+    ) -> Arc<Belonging> {
+        let comm = String::from_utf8_lossy(comm);
+        let executable = executable.map(file_name).filter(|name| !name.is_empty());
+        Arc::new(self.named(variable, cgroup, executable.unwrap_or(&comm)))
     }
 
     /// Returns what kernel threads belong to.
-    pub fn of_kernel(&mut self) -> Belonging {
-        self.decide(Some(KERNEL), None, KERNEL)
+    pub fn kernel(&mut self) -> Arc<Belonging> {
+        match &self.kernel {
+            Some(kernel) => Arc::clone(kernel),
+            None => {
+                let kernel = Arc::new(self.named(Some(KERNEL), None, KERNEL));
+                Arc::clone(self.kernel.insert(kernel))
+            }
+        }
     }
 
-    fn decide(&mut self, variable: Option<&str>, cgroup: Option<&str>, executable: &str) -> Belonging {
+    fn named(&mut self, variable: Option<&str>, cgroup: Option<&str>, executable: &str) -> Belonging {
         let container = cgroup.and_then(container_id).unwrap_or_default();
         let candidates = [
             variable.map(str::to_owned),
@@ -96,7 +76,6 @@ impl Services {
             (!container.is_empty()).then(|| container.chars().take(CONTAINER_CHARS).collect()),
             Some(executable.to_owned()),
         ];
-        let by_variable = variable.map(clean).is_some_and(|name| !name.is_empty());
         let name = candidates
             .into_iter()
             .flatten()
@@ -106,12 +85,11 @@ impl Services {
             service: self.admit(name.as_deref().unwrap_or(OTHER)),
             container: container.into(),
             cgroup: cgroup.unwrap_or_default().into(),
-            by_variable,
         }
     }
 
     fn admit(&mut self, name: &str) -> Arc<str> {
-        if let Some((known, ())) = self.names.get_key_value(name) {
+        if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
         }
         if self.names.len() >= SERVICES_MAX && name != OTHER {
@@ -119,7 +97,7 @@ impl Services {
             return self.admit(OTHER);
         }
         let name: Arc<str> = name.into();
-        self.names.insert(Arc::clone(&name), ());
+        self.names.insert(Arc::clone(&name));
         name
     }
 }
@@ -181,7 +159,7 @@ mod tests {
             (Some("  "), None, "postgres"),
             (None, None, "postgres"),
         ] {
-            assert_eq!(&*services.decide(variable, cgroup, "postgres").service, expected);
+            assert_eq!(&*services.named(variable, cgroup, "postgres").service, expected);
         }
     }
 
@@ -189,13 +167,13 @@ mod tests {
     #[test]
     fn hostile_names_are_cleaned() {
         let mut services = Services::default();
-        let name = services.decide(Some("<script>\n\u{1b}[31m"), None, "x").service;
+        let name = services.named(Some("<script>\n\u{1b}[31m"), None, "x").service;
         assert!(
             name.chars().all(|c| c.is_alphanumeric() || "._-@:+".contains(c)),
             "{name}"
         );
         assert_eq!(
-            services.decide(Some(&"a".repeat(9_999)), None, "x").service.len(),
+            services.named(Some(&"a".repeat(9_999)), None, "x").service.len(),
             NAME_CHARS_MAX
         );
     }
@@ -205,11 +183,11 @@ mod tests {
     fn services_are_bounded() {
         let mut services = Services::default();
         for number in 0..SERVICES_MAX + 10 {
-            services.decide(Some(&format!("service-{number}")), None, "x");
+            services.named(Some(&format!("service-{number}")), None, "x");
         }
-        assert_eq!(&*services.decide(Some("one-more"), None, "x").service, OTHER);
+        assert_eq!(&*services.named(Some("one-more"), None, "x").service, OTHER);
         assert_eq!(
-            &*services.decide(Some("service-3"), None, "x").service,
+            &*services.named(Some("service-3"), None, "x").service,
             "service-3"
         );
         assert_eq!(services.overflowed, 11);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use strobe_bus::Topic;
+use strobe_bus::{MESSAGE_BYTES_MAX, Topic};
 use strobe_event::codec;
-use strobe_event::{DropCount, DropReason, RawBatch, RunEvent, RunHead, RunState};
+use strobe_event::{DropCount, DropReason, RawBatch, RunEvent, RunHead, RunId, RunState};
 use strobe_spool::Writer;
 
 use crate::envelope;
@@ -19,7 +19,7 @@ pub const QUEUE: usize = 64;
 /// Room that batches leave for the events of runs: thousands of them, so that the accounting gets through a full spool.
 const EVENT_RESERVE_BYTES: u64 = 1 << 20;
 /// Pause in which the disk is synced and the status written.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(250);
 const STATUS_EVERY: Duration = Duration::from_secs(2);
 
 /// What the sampling thread knows of a run's accounting.
@@ -44,6 +44,14 @@ impl Report {
         }
     }
 
+    fn counts(&self) -> Vec<DropCount> {
+        let count = |&(reason, samples): &(DropReason, u64)| DropCount {
+            reason: reason as u8,
+            samples,
+        };
+        self.drops.iter().map(count).collect()
+    }
+
     /// Adds dropped samples.
     pub fn drop(&mut self, reason: DropReason, samples: u64) {
         match self.drops.iter_mut().find(|(known, _)| *known == reason) {
@@ -60,18 +68,46 @@ pub enum ToSpool {
     /// A closed batch.
     Batch(Box<RawBatch>),
     /// Something happened to a run.
-    Event {
-        /// The run.
-        run: Box<RunHead>,
-        /// What.
-        state: RunState,
-        /// When, microseconds since 1970.
-        time_us: u64,
-        /// Time sampled, microseconds.
-        done_us: u64,
-        /// The accounting of the sampling thread.
-        report: Report,
-    },
+    Event(Box<Event>),
+}
+
+/// What the sampling thread knows of an event in the life of a run.
+#[derive(Debug)]
+pub struct Event {
+    /// The run.
+    pub run: RunHead,
+    /// What happened.
+    pub state: RunState,
+    /// When, microseconds since 1970.
+    pub time_us: u64,
+    /// Why it failed or ended early; empty otherwise.
+    pub detail: String,
+    /// Time sampled, microseconds.
+    pub done_us: u64,
+    /// The accounting of the sampling thread.
+    pub report: Report,
+}
+
+/// What became here of the batches of one run.
+#[derive(Debug, Default)]
+struct OfRun {
+    run: Option<RunId>,
+    spooled: u64,
+    batches: u64,
+    refused: Report,
+}
+
+impl OfRun {
+    /// Returns the account of `run`, begun anew where the last one was of another.
+    fn of(&mut self, run: RunId) -> &mut Self {
+        if self.run != Some(run) {
+            *self = Self {
+                run: Some(run),
+                ..Self::default()
+            };
+        }
+        self
+    }
 }
 
 /// The thread's state.
@@ -81,11 +117,7 @@ pub struct Spooling {
     capture: Option<PathBuf>,
     status_file: PathBuf,
     status: Arc<Status>,
-    /// Of the run under way.
-    spooled: u64,
-    batches: u64,
-    refused: u64,
-    refused_for: DropReason,
+    of_run: OfRun,
     record: Vec<u8>,
     captured: u64,
 }
@@ -99,10 +131,7 @@ impl Spooling {
             capture: settings.capture.clone(),
             status_file: settings.state_dir.join(crate::status::FILE),
             status,
-            spooled: 0,
-            batches: 0,
-            refused: 0,
-            refused_for: DropReason::SpoolFull,
+            of_run: OfRun::default(),
             record: Vec::new(),
             captured: 0,
         }
@@ -114,15 +143,7 @@ impl Spooling {
         loop {
             match from.recv_timeout(TICK) {
                 Ok(ToSpool::Batch(batch)) => self.batch(&batch),
-                Ok(ToSpool::Event {
-                    run,
-                    state,
-                    time_us,
-                    done_us,
-                    report,
-                }) => {
-                    self.event(*run, state, time_us, done_us, report);
-                }
+                Ok(ToSpool::Event(event)) => self.event(*event),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -142,13 +163,21 @@ impl Spooling {
     }
 
     fn batch(&mut self, batch: &RawBatch) {
+        debug_assert_eq!(batch.validate(), Ok(()));
         let samples = batch.samples.len() as u64;
-        envelope::begin(Topic::StacksRaw, batch.run.id, samples, &mut self.record);
+        let run = batch.run.id;
+        envelope::begin(Topic::StacksRaw, run, samples, &mut self.record);
         let value_at = self.record.len();
         codec::frame(codec::SCHEMA_ID_RAW_BATCH, &mut self.record);
         if let Err(error) = codec::encode_into(batch, &mut self.record) {
-            tracing::error!(%error, run = %batch.run.id, "a batch cannot be encoded");
-            return self.refuse(DropReason::Undecodable, samples);
+            tracing::error!(%error, %run, "a batch cannot be encoded");
+            return self.refuse(run, DropReason::Undecodable, samples);
+        }
+        let bytes = self.record.len() - value_at;
+        if bytes > MESSAGE_BYTES_MAX {
+            // The bound in `batch.rs` excludes it; were it wrong, the bus would refuse the batch again and again.
+            tracing::error!(bytes, limit = MESSAGE_BYTES_MAX, %run, "a batch is over the limit on messages");
+            return self.refuse(run, DropReason::Rejected, samples);
         }
         if let Some(folder) = &self.capture {
             let file = folder.join(format!("{:08}.batch", self.captured));
@@ -159,52 +188,46 @@ impl Spooling {
         }
         let needed = self.writer.used_bytes() + self.record.len() as u64 + EVENT_RESERVE_BYTES;
         if needed > self.size_limit_bytes {
-            return self.refuse(DropReason::SpoolFull, samples);
+            return self.refuse(run, DropReason::SpoolFull, samples);
         }
         match self.writer.append(&self.record) {
             Ok(_) => {
                 failpoint::hit("spool.appended");
-                self.spooled += samples;
-                self.batches += 1;
+                let of_run = self.of_run.of(run);
+                of_run.spooled += samples;
+                of_run.batches += 1;
                 self.status.spooled(samples, self.record.len() as u64);
             }
             Err(error) => {
                 self.complain(&error);
-                self.refuse(DropReason::SpoolFull, samples);
+                self.refuse(run, DropReason::SpoolFull, samples);
             }
         }
     }
 
-    fn refuse(&mut self, reason: DropReason, samples: u64) {
-        self.refused += samples;
-        self.refused_for = reason;
+    fn refuse(&mut self, run: RunId, reason: DropReason, samples: u64) {
+        self.of_run.of(run).refused.drop(reason, samples);
         self.status.dropped(reason, samples);
     }
 
-    fn event(&mut self, run: RunHead, state: RunState, time_us: u64, done_us: u64, mut report: Report) {
-        if state == RunState::Started {
-            (self.spooled, self.batches, self.refused) = (0, 0, 0);
+    fn event(&mut self, event: Event) {
+        let id = event.run.id;
+        let of_run = self.of_run.of(id);
+        let mut report = event.report;
+        for &(reason, samples) in &of_run.refused.drops {
+            report.drop(reason, samples);
         }
-        report.drop(self.refused_for, self.refused);
-        let id = run.id;
         let event = RunEvent {
-            run,
-            state: state as u8,
-            time_us,
-            detail: String::new(),
+            run: event.run,
+            state: event.state as u8,
+            time_us: event.time_us,
+            detail: event.detail,
             taken: report.taken,
-            spooled: self.spooled,
+            spooled: of_run.spooled,
             idle: report.idle,
-            batches: self.batches,
-            drops: report
-                .drops
-                .iter()
-                .map(|&(reason, samples)| DropCount {
-                    reason: reason as u8,
-                    samples,
-                })
-                .collect(),
-            done_us,
+            batches: of_run.batches,
+            drops: report.counts(),
+            done_us: event.done_us,
         };
         envelope::begin(Topic::Runs, id, 0, &mut self.record);
         codec::frame(codec::SCHEMA_ID_RUN_EVENT, &mut self.record);

@@ -1,7 +1,7 @@
 //! Stacks that the kernel has sent, by its hash: a stack that it remembers as sent comes again without its frames.
 //!
 //! The kernel forgets what it sent whenever the epoch advances, so nothing that comes later refers to a stack of an older
-//! epoch; what was read of older epochs is dropped one advance later, when records under way have been read.
+//! epoch; what was read of older epochs is dropped one reading later, when records under way have been read.
 
 use rustc_hash::FxHashMap;
 use strobe_event::StackEnd;
@@ -95,11 +95,6 @@ impl KnownStacks {
         self.by_hash.retain(|_, sent| sent.image != image);
     }
 
-    /// Forgets what every hash meant; the stacks themselves stay until they are dropped.
-    pub fn forget_hashes(&mut self) {
-        self.by_hash.clear();
-    }
-
     /// Drops the stacks of epochs before `epoch`. Numbers given before mean nothing afterwards.
     pub fn keep_from(&mut self, epoch: u32) {
         self.by_hash.retain(|_, sent| sent.epoch >= epoch);
@@ -115,10 +110,13 @@ impl KnownStacks {
         self.stacks = kept;
     }
 
-    /// Drops all.
-    pub fn clear(&mut self) {
-        self.stacks.clear();
-        self.by_hash.clear();
+    /// Gives every frame another number.
+    pub fn renumber(&mut self, mut number: impl FnMut(FrameId) -> FrameId) {
+        for stack in &mut self.stacks {
+            for frame in &mut stack.frames {
+                *frame = number(*frame);
+            }
+        }
     }
 }
 
@@ -148,5 +146,44 @@ mod tests {
         assert_eq!(stacks.sent(8, 1), None);
         stacks.forget_image(1);
         assert_eq!(stacks.sent(7, 2), None);
+    }
+
+    /// Checks that kept stacks say the same in a vocabulary that has only what they need.
+    #[test]
+    fn kept_stacks_say_the_same_in_a_new_vocabulary() {
+        use crate::vocabulary::{KnownFrame, Vocabulary};
+        use strobe_event::{BinaryKind, BuildId};
+        let (mut old, mut stacks) = (Vocabulary::default(), KnownStacks::default());
+        let binary = old.binary(BinaryKind::Gnu, &BuildId::new(&[1; 20]).unwrap(), "/lib");
+        let name = old.text("name");
+        let frames: Vec<FrameId> = (0..100)
+            .map(|address| {
+                old.frame(KnownFrame::InBinary {
+                    binary,
+                    address,
+                    name,
+                })
+            })
+            .collect();
+        stacks.insert(1, 1, 1, &frames, StackEnd::Root);
+        stacks.insert(2, 2, 1, &[frames[7], frames[9]], StackEnd::Root);
+        stacks.keep_from(2);
+        let mut new = Vocabulary::default();
+        stacks.renumber(|frame| new.adopt(&old, frame));
+        let kept = &stacks.get(stacks.sent(2, 2).unwrap()).frames;
+        let addresses = kept.iter().map(|&frame| match *new.frame_of(frame) {
+            KnownFrame::InBinary {
+                binary,
+                address,
+                name,
+            } => {
+                let path = new.text_of(new.binary_of(binary).path);
+                (path.to_owned(), new.text_of(name).to_owned(), address)
+            }
+            _ => panic!("another frame"),
+        });
+        let expected = [7, 9].map(|address| ("/lib".to_owned(), "name".to_owned(), address));
+        assert_eq!(addresses.collect::<Vec<_>>(), expected);
+        assert_eq!(new.sizes().0, 2);
     }
 }

@@ -13,6 +13,8 @@ pub const FILE: &str = "agent.status.json";
 /// The counters. One for the whole agent; each is written by one thread.
 #[derive(Debug, Default)]
 pub struct Status {
+    /// When the kernel's counts were read, `CLOCK_MONOTONIC`: every second.
+    kernel_time_ns: AtomicU64,
     /// Busy ticks, as the kernel counts them. Healthy: busy CPU time × frequency.
     taken: AtomicU64,
     /// Idle ticks.
@@ -64,7 +66,8 @@ pub enum Uploaded {
 }
 
 impl Status {
-    pub(crate) fn kernel(&self, taken: u64, idle: u64, dropped: u64) {
+    pub(crate) fn kernel(&self, time_ns: u64, taken: u64, idle: u64, dropped: u64) {
+        self.kernel_time_ns.store(time_ns, Relaxed);
         self.taken.store(taken, Relaxed);
         self.idle.store(idle, Relaxed);
         self.kernel_dropped.store(dropped, Relaxed);
@@ -151,6 +154,7 @@ impl Status {
         json!({
             "time_us": now_us(),
             "pid": std::process::id(),
+            "kernel_time_ns": get(&self.kernel_time_ns),
             "taken": get(&self.taken),
             "idle": get(&self.idle),
             "kernel_dropped": get(&self.kernel_dropped),

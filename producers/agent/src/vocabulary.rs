@@ -5,10 +5,14 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use strobe_event::{BinaryKind, BuildId, Reason};
 
-/// Frames known at one time: some 20 MiB. Beyond, everything is forgotten and met again.
-const FRAMES_MAX: usize = 1 << 18;
+/// Frames known at one time: some 6 MiB. Beyond, those that no kept stack has are forgotten and met again.
+const FRAMES_MAX: usize = 1 << 16;
 /// Texts known at one time.
 const TEXTS_MAX: usize = 1 << 16;
+/// Longest text kept: paths are rarely longer than 200 bytes, and the kernel's names never than 512. It bounds what one sample can
+/// add to a batch.
+pub const TEXT_BYTES_MAX: usize = 1_024;
+const _: () = assert!(TEXT_BYTES_MAX <= strobe_event::codec::TEXT_BYTES_MAX);
 
 /// Number of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,14 +85,14 @@ impl Default for Vocabulary {
 }
 
 impl Vocabulary {
-    /// Returns whether it is time to start with an empty one.
+    /// Returns whether it is time to start a new one, with what is still needed of this one.
     pub fn is_full(&self) -> bool {
         self.frames.len() >= FRAMES_MAX || self.texts.len() >= TEXTS_MAX
     }
 
-    /// Returns the number of a text, cut where the wire would refuse it.
+    /// Returns the number of a text, cut at [`TEXT_BYTES_MAX`].
     pub fn text(&mut self, text: &str) -> TextId {
-        let text = strobe_event::codec::clip(text);
+        let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
         if let Some(&id) = self.text_ids.get(text) {
             return id;
         }
@@ -123,6 +127,27 @@ impl Vocabulary {
             self.frames.push(frame);
         }
         id
+    }
+
+    /// Takes over a frame that another vocabulary knows; returns its number here.
+    pub fn adopt(&mut self, from: &Self, frame: FrameId) -> FrameId {
+        let frame = match *from.frame_of(frame) {
+            KnownFrame::InBinary {
+                binary,
+                address,
+                name,
+            } => {
+                let known = from.binary_of(binary);
+                KnownFrame::InBinary {
+                    binary: self.binary(known.kind, &known.id, from.text_of(known.path)),
+                    address,
+                    name: self.text(from.text_of(name)),
+                }
+            }
+            KnownFrame::Named(name) => KnownFrame::Named(self.text(from.text_of(name))),
+            unknown @ KnownFrame::Unknown(_) => unknown,
+        };
+        self.frame(frame)
     }
 
     /// Returns the text of a number.

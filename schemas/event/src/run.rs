@@ -107,9 +107,14 @@ pub enum RunState {
 impl RunState {
     /// Returns the state that `code` stands for on the wire.
     pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Queued, Self::Started, Self::Finished, Self::Failed]
-            .get(usize::from(code).checked_sub(1)?)
-            .copied()
+        let all = [
+            Self::Queued,
+            Self::Started,
+            Self::Finished,
+            Self::Failed,
+            Self::Lost,
+        ];
+        all.get(usize::from(code).checked_sub(1)?).copied()
     }
 
     /// Returns the state's name in tables and reports.

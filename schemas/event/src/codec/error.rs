@@ -64,6 +64,18 @@ pub enum DecodeError {
     },
 }
 
+impl DecodeError {
+    /// Returns whether it looks as if the end of the value were missing: it ends early, or it says that more will come than
+    /// does.
+    pub fn is_truncated(&self) -> bool {
+        let fault = match self {
+            Self::Malformed { fault, .. } => fault,
+            Self::Unframed { .. } | Self::ForeignSchema { .. } => return false,
+        };
+        matches!(fault, Fault::Truncated { .. } | Fault::TooManyItems { .. })
+    }
+}
+
 /// What is wrong at one byte of an Avro value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {

@@ -1,28 +1,28 @@
 //! Samples → a closed batch: stage 7.
 //!
 //! A batch closes at 8,192 samples, 256 KiB, 2 s or the end of its run. Its stacks are sorted, so that neighbours share
-//! prefixes; its dictionaries hold only what its samples use.
+//! prefixes; its dictionaries hold only what its samples use. The 256 KiB are an estimate of the usual case; beside it runs a sum
+//! of the most that everything can take ([`size`]), so that no batch exceeds the limit on messages, whatever its stacks
+//! look like.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use strobe_bpf::{CpuCounters, EventTimes};
 use strobe_event::raw::BATCH_SAMPLES_MAX;
-use strobe_event::{
-    Binary, CpuCounts, DropCount, DropReason, Frames, Process, RawBatch, RunHead, Samples, StackEnd, Stacks,
-    Threads,
-};
+use strobe_event::{CpuCounts, DropCount, DropReason, RawBatch, RunHead, Samples, StackEnd};
 
 use crate::held::Held;
 use crate::service::Belonging;
 use crate::stacks::{KnownStacks, StackId};
-use crate::vocabulary::{EMPTY, FrameId, KnownFrame, TextId, Vocabulary};
+use crate::vocabulary::{TextId, Vocabulary};
 
-/// Estimated size at which a batch closes.
-const BATCH_BYTES: usize = 256 << 10;
-/// Bytes of a sample's columns, by experience.
-const SAMPLE_BYTES: usize = 8;
+mod dictionary;
+mod size;
 
+use dictionary::Dictionary;
+use size::Size;
 /// A process image of the batch.
 #[derive(Debug, Clone)]
 struct ProcessRow {
@@ -33,6 +33,19 @@ struct ProcessRow {
     executable: TextId,
     container: TextId,
     cgroup: TextId,
+    /// Whether what it belongs to was told by a sample within `exec`, when half of it was not known yet.
+    provisional: bool,
+}
+
+/// A thread under one name, in one image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ThreadKey {
+    pid: u32,
+    start_ns: u64,
+    exec: u32,
+    tid: u32,
+    comm: [u8; 16],
+    in_exec: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -76,31 +89,26 @@ pub struct Closing<'a> {
     pub wall_ns: i128,
 }
 
-/// What a sample was found to be.
-#[derive(Debug, Clone, Copy)]
-pub struct Placed<'a> {
-    /// Its stack.
-    pub stack: StackId,
-    /// The number of its image; 0 where none is known.
-    pub image: u64,
-    /// What its process belongs to.
-    pub belonging: &'a Belonging,
+/// What is known of a sample's process.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// What it belongs to.
+    pub belonging: Arc<Belonging>,
     /// Its executable's path, if known.
-    pub executable: Option<&'a str>,
+    pub executable: Option<Arc<str>>,
 }
 
 /// The open batch.
 #[derive(Debug, Default)]
 pub struct Builder {
     rows: Vec<Row>,
-    threads: FxHashMap<(u64, u32, u32, [u8; 16]), u32>,
+    threads: FxHashMap<ThreadKey, u32>,
     thread_rows: Vec<(u32, u32, TextId)>,
     processes: FxHashMap<(u32, u64, u32), u32>,
     process_rows: Vec<ProcessRow>,
-    stacks_seen: FxHashMap<StackId, ()>,
+    size: Size,
     cpus: BTreeMap<u32, CpuState>,
     undecodable: u64,
-    bytes: usize,
     start_ns: u64,
 }
 
@@ -115,7 +123,7 @@ impl Builder {
 
     /// Returns whether it must be closed before the next sample.
     pub fn is_full(&self) -> bool {
-        self.rows.len() >= BATCH_SAMPLES_MAX || self.bytes >= BATCH_BYTES
+        self.rows.len() >= BATCH_SAMPLES_MAX || self.size.is_reached(self.cpus.len())
     }
 
     /// Returns the start of its interval.
@@ -128,68 +136,89 @@ impl Builder {
         self.undecodable += records;
     }
 
-    /// Takes a sample.
+    /// Takes a sample. What its process is gets asked once for each thread of a batch.
     pub fn push(
         &mut self,
         held: &Held,
-        placed: Placed<'_>,
+        stack: StackId,
         stacks: &KnownStacks,
         vocabulary: &mut Vocabulary,
+        place: impl FnOnce() -> Placed,
     ) {
-        let thread = self.thread(held, &placed, vocabulary);
-        if self.stacks_seen.insert(placed.stack, ()).is_none() {
-            // Half of what a stack would take that shares nothing: most share more than half. Even one that shares nothing
-            // keeps a batch below the limit on messages.
-            self.bytes += 4 + stacks.get(placed.stack).frames.len();
-        }
-        self.bytes += SAMPLE_BYTES;
+        let key = ThreadKey {
+            pid: held.pid,
+            start_ns: held.start_ns,
+            exec: held.exec,
+            tid: held.tid,
+            comm: held.comm,
+            in_exec: held.user_end == strobe_bpf::StackEnd::Exec,
+        };
+        let thread = match self.threads.get(&key) {
+            Some(&thread) => thread,
+            None => self.new_thread(key, held, &place(), vocabulary),
+        };
+        self.size.add_sample(stack, stacks, vocabulary);
         let cpu = self.cpus.entry(u32::from(held.cpu)).or_default();
         cpu.taken += held.cpu_sequence.saturating_sub(cpu.sequence);
         cpu.sequence = cpu.sequence.max(held.cpu_sequence);
         cpu.kept += 1;
         self.rows.push(Row {
             time_ns: held.time_ns,
-            stack: placed.stack,
+            stack,
             thread,
             cpu: u32::from(held.cpu),
         });
     }
 
-    fn thread(&mut self, held: &Held, placed: &Placed<'_>, vocabulary: &mut Vocabulary) -> u32 {
-        let key = (placed.image, held.pid, held.tid, held.comm);
-        if let Some(&thread) = self.threads.get(&key) {
-            return thread;
-        }
-        let process = self.process(held, placed, vocabulary);
-        let length = held
-            .comm
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(held.comm.len());
-        let name = vocabulary.text(&String::from_utf8_lossy(&held.comm[..length]));
+    fn text(&mut self, text: &str, vocabulary: &mut Vocabulary) -> TextId {
+        let id = vocabulary.text(text);
+        self.size.add_text(id, vocabulary);
+        id
+    }
+
+    fn new_thread(
+        &mut self,
+        key: ThreadKey,
+        held: &Held,
+        placed: &Placed,
+        vocabulary: &mut Vocabulary,
+    ) -> u32 {
+        let process = self.process(key, placed, vocabulary);
+        let name = self.text(&String::from_utf8_lossy(held.name()), vocabulary);
         let thread = self.thread_rows.len() as u32;
         self.thread_rows.push((process, held.tid, name));
+        self.size.add_thread();
         self.threads.insert(key, thread);
         thread
     }
 
-    fn process(&mut self, held: &Held, placed: &Placed<'_>, vocabulary: &mut Vocabulary) -> u32 {
+    fn process(&mut self, key: ThreadKey, placed: &Placed, vocabulary: &mut Vocabulary) -> u32 {
         let next = self.process_rows.len() as u32;
         let process = *self
             .processes
-            .entry((held.pid, held.start_ns, held.exec))
+            .entry((key.pid, key.start_ns, key.exec))
             .or_insert(next);
-        if process == next {
-            let belonging = placed.belonging;
-            self.process_rows.push(ProcessRow {
-                pid: held.pid,
-                start_ns: held.start_ns,
-                exec: held.exec,
-                service: vocabulary.text(&belonging.service),
-                executable: vocabulary.text(placed.executable.unwrap_or_default()),
-                container: vocabulary.text(&belonging.container),
-                cgroup: vocabulary.text(&belonging.cgroup),
-            });
+        let known = self.process_rows.get(process as usize);
+        if known.is_some_and(|known| !known.provisional || key.in_exec) {
+            return process;
+        }
+        let belonging = &placed.belonging;
+        let row = ProcessRow {
+            pid: key.pid,
+            start_ns: key.start_ns,
+            exec: key.exec,
+            service: self.text(&belonging.service, vocabulary),
+            executable: self.text(placed.executable.as_deref().unwrap_or_default(), vocabulary),
+            container: self.text(&belonging.container, vocabulary),
+            cgroup: self.text(&belonging.cgroup, vocabulary),
+            provisional: key.in_exec,
+        };
+        match self.process_rows.get_mut(process as usize) {
+            Some(known) => *known = row,
+            None => {
+                self.process_rows.push(row);
+                self.size.add_process();
+            }
         }
         process
     }
@@ -233,6 +262,8 @@ impl Builder {
             (DropReason::RingFull, lost - undecodable),
             (DropReason::Undecodable, undecodable),
         ];
+        // A record that could not be decoded is a gap in the counts only once a later one has come.
+        self.undecodable -= undecodable;
         let drops = drops.into_iter().filter(|&(_, samples)| samples > 0);
         let batch = RawBatch {
             run: run.clone(),
@@ -264,9 +295,7 @@ impl Builder {
         self.thread_rows.clear();
         self.processes.clear();
         self.process_rows.clear();
-        self.stacks_seen.clear();
-        self.undecodable = 0;
-        self.bytes = 0;
+        self.size.clear();
         self.start_ns = now_ns;
     }
 
@@ -288,8 +317,8 @@ impl Builder {
                 taken: state.taken.max(state.kept),
                 kept: state.kept,
                 idle: idle.saturating_sub(state.idle),
-                enabled_ns: enabled_ns.saturating_sub(state.enabled_ns),
-                running_ns: running_ns.saturating_sub(state.running_ns),
+                enabled_ns: since(enabled_ns, state.enabled_ns),
+                running_ns: since(running_ns, state.running_ns),
             };
             *state = CpuState {
                 sequence: state.sequence,
@@ -304,6 +333,11 @@ impl Builder {
         self.cpus.iter_mut().map(count).collect()
     }
 
+    /// Returns whether it has no sample.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Returns the ticks that no batch has counted: taken by the kernel, and nothing of them came. Call it when nothing
     /// more will come.
     pub fn uncounted(&self, totals: &Totals) -> u64 {
@@ -315,131 +349,10 @@ impl Builder {
     }
 }
 
-/// The dictionaries of a batch being closed.
-struct Dictionary<'v> {
-    vocabulary: &'v Vocabulary,
-    strings: Vec<String>,
-    string_ids: FxHashMap<TextId, u32>,
-    binaries: Vec<Binary>,
-    binary_ids: FxHashMap<u32, u32>,
-    frames: Frames,
-    frame_ids: FxHashMap<FrameId, u32>,
+/// Returns how far a clock has come. One that went back was begun anew: the CPU was away.
+fn since(now_ns: u64, before_ns: u64) -> u64 {
+    now_ns.checked_sub(before_ns).unwrap_or(now_ns)
 }
-
-impl<'v> Dictionary<'v> {
-    fn new(vocabulary: &'v Vocabulary) -> Self {
-        Self {
-            vocabulary,
-            strings: vec![String::new()],
-            string_ids: FxHashMap::from_iter([(EMPTY, 0)]),
-            binaries: Vec::new(),
-            binary_ids: FxHashMap::default(),
-            frames: Frames::default(),
-            frame_ids: FxHashMap::default(),
-        }
-    }
-
-    fn string(&mut self, text: TextId) -> u32 {
-        let next = self.strings.len() as u32;
-        let id = *self.string_ids.entry(text).or_insert(next);
-        if id == next {
-            self.strings.push(self.vocabulary.text_of(text).to_owned());
-        }
-        id
-    }
-
-    fn frame(&mut self, frame: FrameId) -> u32 {
-        if let Some(&known) = self.frame_ids.get(&frame) {
-            return known;
-        }
-        let (binary, address, name, reason) = match *self.vocabulary.frame_of(frame) {
-            KnownFrame::InBinary {
-                binary,
-                address,
-                name,
-            } => (self.binary(binary.0), address, self.string(name), 0),
-            KnownFrame::Named(name) => (0, 0, self.string(name), 0),
-            KnownFrame::Unknown(reason) => (0, 0, 0, reason as u8),
-        };
-        let number = self.frames.len() as u32;
-        self.frames.binary.push(binary);
-        self.frames.address.push(address);
-        self.frames.name.push(name);
-        self.frames.reason.push(reason);
-        self.frame_ids.insert(frame, number);
-        number
-    }
-
-    /// Returns the binary's place, counted from one.
-    fn binary(&mut self, binary: u32) -> u32 {
-        if let Some(&known) = self.binary_ids.get(&binary) {
-            return known;
-        }
-        let known = self.vocabulary.binary_of(crate::vocabulary::BinaryId(binary));
-        let path = self.string(known.path);
-        self.binaries.push(Binary {
-            kind: known.kind,
-            id: known.id.clone(),
-            path,
-        });
-        let number = self.binaries.len() as u32;
-        self.binary_ids.insert(binary, number);
-        number
-    }
-
-    /// Returns the distinct stacks of the rows, sorted and front-coded, and the place of each.
-    fn stacks(&mut self, rows: &[Row], known: &KnownStacks) -> (Stacks, FxHashMap<StackId, u32>) {
-        let mut used: Vec<StackId> = rows.iter().map(|row| row.stack).collect();
-        used.sort_unstable();
-        used.dedup();
-        used.sort_by(|a, b| {
-            let (a, b) = (known.get(*a), known.get(*b));
-            a.frames.cmp(&b.frames).then((a.end as u8).cmp(&(b.end as u8)))
-        });
-        let mut columns = Stacks::default();
-        let mut numbers = FxHashMap::default();
-        let mut before: Option<&crate::stacks::KnownStack> = None;
-        let (mut last, mut next): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
-        for id in used {
-            let stack = known.get(id);
-            let same = before.is_some_and(|before| before.frames == stack.frames && before.end == stack.end);
-            if !same {
-                next.clear();
-                next.extend(stack.frames.iter().map(|&frame| self.frame(frame)));
-                columns.push(&last, &next, stack.end);
-                std::mem::swap(&mut last, &mut next);
-            }
-            numbers.insert(id, columns.len() as u32 - 1);
-            before = Some(stack);
-        }
-        (columns, numbers)
-    }
-
-    fn processes(
-        &mut self,
-        processes: &[ProcessRow],
-        threads: &[(u32, u32, TextId)],
-    ) -> (Vec<Process>, Threads) {
-        let processes = processes.iter().map(|row| Process {
-            pid: row.pid,
-            start_ns: row.start_ns,
-            exec: row.exec,
-            service: self.string(row.service),
-            executable: self.string(row.executable),
-            container: self.string(row.container),
-            cgroup: self.string(row.cgroup),
-        });
-        let processes = processes.collect();
-        let mut columns = Threads::default();
-        for &(process, tid, name) in threads {
-            columns.process.push(process);
-            columns.tid.push(tid);
-            columns.name.push(self.string(name));
-        }
-        (processes, columns)
-    }
-}
-
 /// Returns how a stack ended, from how its two sides did.
 pub fn stack_end(held: &Held) -> StackEnd {
     use strobe_bpf::StackEnd as Side;
@@ -456,3 +369,6 @@ pub fn stack_end(held: &Held) -> StackEnd {
         Side::Compat32 => StackEnd::Compat32,
     }
 }
+
+#[cfg(test)]
+mod tests;
