@@ -88,7 +88,7 @@ const SETTLE: Duration = Duration::from_secs(15);
 /// Creates the topics that are missing and alters the settings that differ; with `dry_run` it only says so. Settings
 /// that somebody else made on a topic stay.
 pub fn apply(settings: &BusSettings, dry_run: bool) -> Result<Vec<TopicChange>, Error> {
-    let client = AdminClient::from_config_and_context(&settings.administrator(), Logs)
+    let client = AdminClient::from_config_and_context(&settings.administrator(), Logs::default())
         .map_err(Error::kafka("making an administrator"))?;
     let cluster = client
         .inner()

@@ -411,6 +411,9 @@ fn trouble(error: KafkaError) -> Result<Event, Error> {
             source: error,
         });
     }
-    tracing::warn!(%error, "reading goes on after an error");
+    // That brokers are away is said by the client's log, now and then.
+    if !native::is_away(&error) {
+        tracing::warn!(%error, "reading goes on after an error");
+    }
     Ok(Event::Idle)
 }

@@ -12,6 +12,7 @@ use crate::bench::{Bench, CloseOnDrop, Job};
 use crate::consumer::{CommitError, Consumer, Event};
 use crate::dead_letter::{self, Complaint, DeadReason};
 use crate::error::Error;
+use crate::failpoint;
 use crate::headers::SAMPLES;
 use crate::message::{Message, Outgoing, Partition};
 use crate::progress::Progress;
@@ -330,6 +331,7 @@ impl Loop<'_> {
     fn commit(&mut self) -> Result<(), Error> {
         self.commit_at = Instant::now() + self.settings.commit_every;
         for (partition, next) in self.progress.due() {
+            failpoint::hit("drive.acknowledged_before_commit");
             // Only now: a crash between the acknowledgement and this line repeats a batch; the other way round it
             // would lose one.
             match self.consumer.commit(&partition, next, "") {

@@ -1,26 +1,56 @@
 //! Between our types and librdkafka's: logs, headers, messages.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::statistics::Statistics;
 
 use crate::headers::Headers;
 use crate::message::{Message, Partition};
+use crate::shutdown::lock;
 
 /// Sends librdkafka's log lines and errors to ours.
 #[derive(Debug, Default)]
-pub(crate) struct Logs;
+pub(crate) struct Logs {
+    /// When it was last said that brokers are away.
+    away: Mutex<Option<Instant>>,
+}
+
+/// Time between two lines that say that brokers are away: librdkafka says so at each attempt to connect, 20 per second.
+const AWAY_EVERY: Duration = Duration::from_secs(10);
+
+impl Logs {
+    fn may_say_away(&self) -> bool {
+        let mut said = lock(&self.away);
+        let due = said.is_none_or(|at| at.elapsed() >= AWAY_EVERY);
+        if due {
+            *said = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// Returns whether an error says that brokers cannot be reached, which heals by itself.
+pub(crate) fn is_away(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode as Code;
+    let away = [Code::BrokerTransportFailure, Code::AllBrokersDown, Code::Resolve];
+    error
+        .rdkafka_error_code()
+        .is_some_and(|code| away.contains(&code))
+}
 
 impl ClientContext for Logs {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         use RDKafkaLogLevel as Level;
         match level {
+            // The error that goes with it says the same.
+            _ if facility == "FAIL" => tracing::debug!(target: "librdkafka", facility, "{text}"),
             // librdkafka retries whatever can be retried; what cannot comes back as an error of the call.
             Level::Emerg | Level::Alert | Level::Critical | Level::Error | Level::Warning => {
                 tracing::warn!(target: "librdkafka", facility, "{text}");
@@ -31,7 +61,9 @@ impl ClientContext for Logs {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(target: "librdkafka", %error, "{reason}");
+        if !is_away(&error) || self.may_say_away() {
+            tracing::warn!(target: "librdkafka", %error, "{reason}");
+        }
     }
 
     fn stats(&self, _: Statistics) {}

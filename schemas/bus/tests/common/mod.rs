@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -224,14 +225,16 @@ impl Broker {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Returns the broker that the tests of this binary share; the last one to drop it ends it.
+    /// Returns the broker that the tests of this binary share, at `port` or above; the last one to drop it ends it.
     pub fn shared(port: u16) -> Result<Arc<Self>, String> {
         static SHARED: Mutex<Weak<Broker>> = Mutex::new(Weak::new());
+        // The last user of one may still be ending it when the next one starts: each has ports of its own.
+        static STARTED: AtomicU16 = AtomicU16::new(0);
         let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(broker) = shared.upgrade() {
             return Ok(broker);
         }
-        let broker = Arc::new(Self::start(port)?);
+        let broker = Arc::new(Self::start(port + 2 * STARTED.fetch_add(1, Ordering::Relaxed))?);
         *shared = Arc::downgrade(&broker);
         Ok(broker)
     }
