@@ -7,7 +7,7 @@ use strobe_bus::{
     Complaint, Consumer, DeadReason, DriveSettings, Message, Meta, Outgoing, ResendingProducer, Shutdown,
     StageResult, Topic, WindowLimits, drive,
 };
-use strobe_event::codec::{DecodeError, Fault};
+use strobe_event::codec::DecodeError;
 use strobe_store::Store;
 use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer};
 
@@ -122,10 +122,7 @@ fn reason(error: &StepError) -> DeadReason {
         StepError::Undecodable(DecodeError::Unframed { .. } | DecodeError::ForeignSchema { .. }) => {
             DeadReason::Foreign
         }
-        StepError::Undecodable(DecodeError::Malformed {
-            fault: Fault::Truncated { .. },
-            ..
-        }) => DeadReason::Truncated,
+        StepError::Undecodable(error) if error.is_truncated() => DeadReason::Truncated,
         _ => DeadReason::Undecodable,
     }
 }

@@ -54,21 +54,25 @@ fn agrees(flags: &[&str]) {
     );
 }
 
+/// Checks that names, lines and nesting in a program that is loaded anywhere are those that another tool finds.
 #[test]
 fn inlined_functions_of_a_pie_agree_with_another_tool() {
     agrees(&["-g", "-O2", "-pie", "-fPIE"]);
 }
 
+/// Checks the same of a program that is loaded where its file says.
 #[test]
 fn inlined_functions_of_a_fixed_binary_agree_with_another_tool() {
     agrees(&["-g", "-O2", "-no-pie", "-fno-pie"]);
 }
 
+/// Checks the same of the form of debug information that older compilers write.
 #[test]
 fn inlined_functions_of_old_debug_information_agree_with_another_tool() {
     agrees(&["-gdwarf-4", "-O1"]);
 }
 
+/// Checks the same of debug information that is compressed.
 #[test]
 fn inlined_functions_of_compressed_debug_information_agree_with_another_tool() {
     agrees(&["-g", "-O2", "-gz=zlib"]);

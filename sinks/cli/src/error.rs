@@ -58,6 +58,16 @@ impl CliError {
         matches!(self, Self::Said)
     }
 
+    /// Returns what to do about it, where the message does not say.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Explore(error) if error.is_transient() => {
+                Some("is it running, and is `clickhouse.url` right? `strobe doctor` says more")
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the exit code: see `strobe --help`.
     pub fn exit_code(&self) -> u8 {
         match self {

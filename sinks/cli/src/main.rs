@@ -140,7 +140,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_said() {
-                eprintln!("strobe: {}", error::with_causes(&error));
+                let remedy = error.remedy().map(|remedy| format!("; {remedy}"));
+                eprintln!(
+                    "strobe: {}{}",
+                    error::with_causes(&error),
+                    remedy.unwrap_or_default()
+                );
             }
             ExitCode::from(error.exit_code())
         }

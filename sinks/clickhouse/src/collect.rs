@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use strobe_bus::{Complaint, DeadReason, MESSAGE_BYTES_MAX, Message, Meta, Outgoing, Partition, dead_letter};
-use strobe_event::codec::{self, DecodeError, Fault};
+use strobe_event::codec::{self, DecodeError};
 use strobe_event::{Cause, Identity, Part, RunEvent, RunState, SamplesBatch};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -325,10 +325,7 @@ fn decode<T: codec::Wire>(message: &Message) -> Result<T, Refusal> {
     codec::decode_framed(message.bytes()).or_else(|error| {
         let reason = match &error {
             DecodeError::Unframed { .. } | DecodeError::ForeignSchema { .. } => DeadReason::Foreign,
-            DecodeError::Malformed {
-                fault: Fault::Truncated { .. },
-                ..
-            } => DeadReason::Truncated,
+            error if error.is_truncated() => DeadReason::Truncated,
             DecodeError::Malformed { .. } => DeadReason::Undecodable,
         };
         refuse(reason, "Undecodable", error.to_string())

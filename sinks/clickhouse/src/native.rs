@@ -43,41 +43,77 @@ impl Block {
         self.bytes.extend_from_slice(&maps.values);
     }
 
-    /// Appends a column of few distinct texts; `rows` are their numbers.
-    pub fn texts(&mut self, name: &str, texts: &Texts, rows: &[u32]) {
-        self.low_cardinality(
-            name,
-            "LowCardinality(String)",
-            texts.numbers.len() + 1,
-            &texts.bytes,
-            rows,
-        );
-    }
-
-    /// Appends a column of numbers of which each occurs often; `keys` are its distinct ones, after one of 0.
-    pub fn numbers(&mut self, name: &str, keys: &[u8], rows: &[u32]) {
-        self.low_cardinality(name, "LowCardinality(UInt64)", keys.len() / 8, keys, rows);
-    }
-
-    fn low_cardinality(&mut self, name: &str, kind: &str, keys: usize, key_bytes: &[u8], rows: &[u32]) {
+    /// Appends a column of values of one size.
+    pub fn fixed<const N: usize>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        values: impl ExactSizeIterator<Item = [u8; N]>,
+    ) {
         self.head(name, kind);
-        let width: u64 = match keys {
+        put(&mut self.bytes, values);
+    }
+
+    /// Appends a column of few distinct texts; `rows` are their numbers.
+    pub fn texts(&mut self, name: &str, texts: &Texts, rows: impl ExactSizeIterator<Item = u32>) {
+        self.low_cardinality(name, "LowCardinality(String)", texts.count(), texts.bytes(), rows);
+    }
+
+    /// Appends a column of which each value occurs often: `keys` has so many, the type's default first, and `rows` are
+    /// their numbers.
+    pub fn low_cardinality(
+        &mut self,
+        name: &str,
+        kind: &str,
+        count: usize,
+        keys: &[u8],
+        rows: impl ExactSizeIterator<Item = u32>,
+    ) {
+        self.head(name, kind);
+        match self.dictionary(count, keys, rows.len()) {
+            1 => put(&mut self.bytes, rows.map(|row| [row as u8])),
+            2 => put(&mut self.bytes, rows.map(|row| (row as u16).to_le_bytes())),
+            _ => put(&mut self.bytes, rows.map(u32::to_le_bytes)),
+        }
+    }
+
+    /// The same for a column in which many rows, one behind the other, have one value: pairs of its number and how many.
+    pub fn low_cardinality_runs(
+        &mut self,
+        name: &str,
+        kind: &str,
+        count: usize,
+        keys: &[u8],
+        runs: &[(u32, usize)],
+    ) {
+        self.head(name, kind);
+        let rows = runs.iter().map(|&(_, rows)| rows).sum();
+        let width = self.dictionary(count, keys, rows);
+        for &(number, rows) in runs {
+            match width {
+                1 => self.bytes.resize(self.bytes.len() + rows, number as u8),
+                2 => put(
+                    &mut self.bytes,
+                    std::iter::repeat_n((number as u16).to_le_bytes(), rows),
+                ),
+                _ => put(&mut self.bytes, std::iter::repeat_n(number.to_le_bytes(), rows)),
+            }
+        }
+    }
+
+    /// Writes what stands before the numbers of a LowCardinality column; returns the bytes that each of them takes.
+    fn dictionary(&mut self, count: usize, keys: &[u8], rows: usize) -> usize {
+        let width: u64 = match count {
             0..=0x100 => 0,
             0x101..=0x1_0000 => 1,
             _ => 2,
         };
-        for number in [1, OWN_DICTIONARY | width, keys as u64] {
+        for number in [1, OWN_DICTIONARY | width, count as u64] {
             self.bytes.extend_from_slice(&number.to_le_bytes());
         }
-        self.bytes.extend_from_slice(key_bytes);
-        self.bytes.extend_from_slice(&(rows.len() as u64).to_le_bytes());
-        match width {
-            0 => self.bytes.extend(rows.iter().map(|&row| row as u8)),
-            1 => self
-                .bytes
-                .extend(rows.iter().flat_map(|&row| (row as u16).to_le_bytes())),
-            _ => self.bytes.extend(rows.iter().flat_map(|&row| row.to_le_bytes())),
-        }
+        self.bytes.extend_from_slice(keys);
+        self.bytes.extend_from_slice(&(rows as u64).to_le_bytes());
+        1 << width
     }
 
     fn head(&mut self, name: &str, kind: &str) {
@@ -88,6 +124,15 @@ impl Block {
     /// Returns the block.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
+    }
+}
+
+/// Appends values of one size: room for all is made at once, so that the loop has nothing else to do.
+pub fn put<const N: usize>(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = [u8; N]>) {
+    let start = out.len();
+    out.resize(start + N * values.len(), 0);
+    for (room, value) in out[start..].chunks_exact_mut(N).zip(values) {
+        room.copy_from_slice(&value);
     }
 }
 
@@ -122,6 +167,16 @@ pub struct Texts {
 }
 
 impl Texts {
+    /// Returns how many there are, with the empty one.
+    pub fn count(&self) -> usize {
+        self.numbers.len() + 1
+    }
+
+    /// Returns them one behind the other, each with its length before it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Returns the text's number.
     pub fn number(&mut self, value: &str) -> u32 {
         if self.bytes.is_empty() {
@@ -193,7 +248,7 @@ mod tests {
         x.rows.push(number);
         m.push([("a", 1)].into_iter());
         let mut block = Block::new(2, 1, 0);
-        block.texts("x", &x, &x.rows);
+        block.texts("x", &x, x.rows.iter().copied());
         block.maps("m", &m);
         let mut expected =
             b"\x02\x01\x01x\x16LowCardinality(String)\x01\0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0".to_vec();

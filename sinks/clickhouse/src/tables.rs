@@ -77,13 +77,14 @@ const BATCHES: [Column; 16] = [
     ("running_ns", "UInt64"),
     ("drops", "Map(String, UInt64)"),
 ];
+// Each value of few distinct ones is sent once per block, whatever the table keeps them as.
 const SAMPLES: [Column; 18] = [
     ("service", "LowCardinality(String)"),
     ("profiler", "LowCardinality(String)"),
     ("time", "DateTime64(6)"),
     ("stack", "LowCardinality(UInt64)"),
-    ("fleet_weight", "Float64"),
-    ("run_weight", "Float64"),
+    ("fleet_weight", "LowCardinality(Float64)"),
+    ("run_weight", "LowCardinality(Float64)"),
     ("host", "LowCardinality(String)"),
     ("pid", "UInt32"),
     ("tid", "UInt32"),
@@ -92,10 +93,10 @@ const SAMPLES: [Column; 18] = [
     ("container", "LowCardinality(String)"),
     ("cpu", "UInt16"),
     ("cause", "Int8"),
-    ("run", "UUID"),
-    ("epoch", "UUID"),
-    ("sequence", "UInt64"),
-    ("part", "UInt32"),
+    ("run", "LowCardinality(UUID)"),
+    ("epoch", "LowCardinality(UUID)"),
+    ("sequence", "LowCardinality(UInt64)"),
+    ("part", "LowCardinality(UInt32)"),
 ];
 const RUNS: [Column; 19] = [
     ("run", "UUID"),

@@ -119,15 +119,22 @@ struct EventRow {
     batches: u64,
     reasons: Vec<String>,
     dropped: Vec<u64>,
+    /// Of batches that were lost after the spool had taken them: an event each, so their counts add up.
+    lost_reasons: Vec<String>,
+    lost: Vec<u64>,
 }
 
 const EVENTS: &str = "SELECT lower(hex(runs.run)) AS run, any(toString(runs.host)) AS host, \
      any(toString(runs.profiler)) AS profiler, any(toString(runs.cause)) AS cause, \
-     toString(max(runs.state)) AS state, argMax(runs.detail, runs.state) AS detail, \
+     argMax(toString(runs.state), if(runs.state = 'lost', 0, toInt8(runs.state))) AS state, \
+     argMax(runs.detail, if(runs.state = 'lost', 0, toInt8(runs.state))) AS detail, \
      toUInt64(toUnixTimestamp64Micro(min(runs.time))) AS first_us, \
      toUInt64(toUnixTimestamp64Micro(max(runs.time))) AS last_us, max(runs.taken) AS taken, \
      max(runs.spooled) AS spooled, max(runs.idle) AS idle, max(runs.batches) AS batches, \
-     arrayMap(x -> toString(x), mapKeys(maxMap(runs.drops))) AS reasons, mapValues(maxMap(runs.drops)) AS dropped \
+     arrayMap(x -> toString(x), mapKeys(maxMapIf(runs.drops, runs.state != 'lost'))) AS reasons, \
+     mapValues(maxMapIf(runs.drops, runs.state != 'lost')) AS dropped, \
+     arrayMap(x -> toString(x), mapKeys(sumMapIf(runs.drops, runs.state = 'lost'))) AS lost_reasons, \
+     mapValues(sumMapIf(runs.drops, runs.state = 'lost')) AS lost \
      FROM runs FINAL WHERE runs.time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') \
      GROUP BY runs.run ORDER BY last_us DESC";
 
@@ -138,7 +145,8 @@ const BATCHES: &str = "SELECT lower(hex(batches.run)) AS run, any(toString(batch
      sum(batches.samples) AS spooled, sum(batches.idle) AS idle, \
      uniqExact(batches.epoch, batches.sequence) AS batches, \
      arrayMap(x -> toString(x), mapKeys(sumMap(batches.drops))) AS reasons, \
-     mapValues(sumMap(batches.drops)) AS dropped \
+     mapValues(sumMap(batches.drops)) AS dropped, \
+     emptyArrayString() AS lost_reasons, emptyArrayUInt64() AS lost \
      FROM batches FINAL WHERE batches.start_time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') \
      GROUP BY batches.run ORDER BY last_us DESC";
 
@@ -184,7 +192,10 @@ impl Explorer {
 fn merge(events: Vec<EventRow>, batches: Vec<EventRow>, stored: Vec<StoredRow>) -> Vec<RunStatus> {
     let mut runs: BTreeMap<String, RunStatus> = BTreeMap::new();
     for event in events {
-        let dropped = event.reasons.into_iter().zip(event.dropped).collect();
+        let mut dropped: BTreeMap<String, u64> = event.reasons.into_iter().zip(event.dropped).collect();
+        for (reason, samples) in event.lost_reasons.into_iter().zip(event.lost) {
+            *dropped.entry(reason).or_default() += samples;
+        }
         let run = RunStatus {
             run: event.run.clone(),
             host: event.host,

@@ -6,7 +6,7 @@ pub mod proxy;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clickhouse::Client;
@@ -40,6 +40,32 @@ fn script(name: &str, arguments: &[String]) {
 /// A broker and an engine, ended with the last test that uses them.
 pub struct Stack {
     folder: tempfile::TempDir,
+    // Last, so that it is given back when both are gone.
+    _turn: Turn,
+}
+
+/// The right to run the only one of its port. Its last user may still be ending one when the next user wants another.
+struct Turn;
+
+static TAKEN: Mutex<bool> = Mutex::new(false);
+static FREED: Condvar = Condvar::new();
+
+impl Turn {
+    fn take() -> Self {
+        let taken = TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut taken = FREED
+            .wait_while(taken, |taken| *taken)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        *taken = true;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = false;
+        FREED.notify_one();
+    }
 }
 
 impl Stack {
@@ -60,6 +86,7 @@ impl Stack {
         }
         let stack = Arc::new(Self {
             folder: tempfile::tempdir().unwrap(),
+            _turn: Turn::take(),
         });
         stack.broker("start");
         stack.engine("start");
