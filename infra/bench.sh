@@ -124,7 +124,7 @@ capture() {
   as_root mv "$folder.new" "$folder"
 }
 
-bench_agent() { die "the benchmark of the agent is not there yet" "bench.sh wire, bench.sh storage"; }
+bench_agent() { die "the benchmark of the agent is not there yet" "bench.sh wire, bench.sh pipeline, bench.sh storage"; }
 
 bench_wire() {
   example strobe-event bench_wire
@@ -141,13 +141,29 @@ bench_wire() {
   "$TARGET/examples/bench_wire" --capture "$folder" "$@"
 }
 
-bench_pipeline() { die "the benchmark of the pipeline is not there yet" "bench.sh wire, bench.sh storage"; }
+# pipeline FLAGS... - the program that sends a recording through a stack that runs, with the processes it is to measure.
+pipeline() {
+  as_root "$TARGET/examples/bench_pipeline" --strobe "$TARGET/strobe" --config "$BENCH/strobe.toml" \
+    --capture "$BENCH/capture/997" --broker-pid "$(head -n 1 "$STROBE_HOME/run/bench-kafka.pid")" \
+    --engine-pid "$(head -n 1 "$STROBE_HOME/run/bench-clickhouse.pid")" --logs "$LOG" "$@"
+}
+
+bench_pipeline() {
+  example strobe bench_pipeline
+  capture 997
+  start_stack
+  pipeline --agent "$TARGET/strobe-agent" --agent-config "$BENCH/agent.toml" "$@"
+}
 
 bench_storage() {
   example strobe-explore bench_storage
+  example strobe bench_pipeline
+  capture 997
   start_stack
+  # What a real pipeline stores of a recording is measured beside the benchmark's own rows.
+  pipeline --only-store
   "$TARGET/examples/bench_storage" --url "http://127.0.0.1:$ENGINE_PORT" --user strobe_writer \
-    --password-file "$BENCH/clickhouse.writer.password" "$@"
+    --password-file "$BENCH/clickhouse.writer.password" --capture strobe "$@"
 }
 
 main() {

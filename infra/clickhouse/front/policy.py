@@ -66,7 +66,10 @@ def check_text(lexed: list[Token]) -> None:
 def _is_called(lexed: list[Token], at: int) -> bool:
     if at + 1 >= len(lexed) or lexed[at + 1].text != "(":
         return False
-    # `INSERT INTO t (…)`, `CREATE TABLE url (…)`: a table's name before its columns is no call, `FUNCTION url(…)` is.
+    # `INSERT INTO t (…)`, `CREATE TABLE url (…)`: a table's name before its columns is no call, `FUNCTION url(…)` is, and so
+    # is what stands behind TABLE in a statement that makes none: `DESCRIBE TABLE url(…)`.
+    if lexed[at].depth or not lexed[0].keyword("insert", "create", "attach"):
+        return True
     back = at - 1
     while back >= 1 and lexed[back].text == "." and lexed[back - 1].name:
         back -= 2
