@@ -56,16 +56,22 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# start_stack - a broker and an engine without data, their configuration, topics and tables.
-start_stack() {
-  rm -rf "$BENCH/kafka" "$BENCH/clickhouse"
+# start_broker - a broker without data, its configuration and topics.
+start_broker() {
+  rm -rf "$BENCH/kafka"
   mkdir -p "$BENCH/symbols"
   write_config
   started+=(broker)
   broker start
+  "$TARGET/strobe" --config "$BENCH/strobe.toml" topics apply >"$LOG/bench-topics.log"
+}
+
+# start_stack - the same, and an engine without data, and its tables.
+start_stack() {
+  start_broker
+  rm -rf "$BENCH/clickhouse"
   started+=(engine)
   engine start
-  "$TARGET/strobe" --config "$BENCH/strobe.toml" topics apply >"$LOG/bench-topics.log"
   "$TARGET/strobe" --config "$BENCH/strobe.toml" ddl apply >"$LOG/bench-ddl.log"
 }
 
@@ -124,7 +130,11 @@ capture() {
   as_root mv "$folder.new" "$folder"
 }
 
-bench_agent() { die "the benchmark of the agent is not there yet" "bench.sh wire, bench.sh pipeline, bench.sh storage"; }
+bench_agent() {
+  example strobe-agent bench_agent
+  start_broker
+  as_root "$TARGET/examples/bench_agent" --bootstrap "127.0.0.1:$KAFKA_PORT" "$@"
+}
 
 bench_wire() {
   example strobe-event bench_wire

@@ -29,13 +29,13 @@ step() {
   fi
 }
 
-# Real parts share two cores, so they run one at a time, after the rest.
+# The whole workspace in one go: a part of it would be built with other features, that is, built again. Cargo runs one test
+# binary after the other, so real parts never share the cores with another binary's.
 step "building" cargo build --release --locked --workspace --all-targets
 step "demo workloads" make -C infra/demo
-step "units and properties" cargo test --release --locked --workspace --exclude strobe-integration-tests -- --show-output
 step "the engine's front" infra/clickhouse/test.sh
-step "journeys through the whole system" \
-  cargo test --release --locked --package strobe-integration-tests -- --show-output --test-threads=1
+step "units, properties, real parts, journeys" \
+  cargo test --release --locked --workspace --no-fail-fast -- --show-output
 
 passed=0 failed=0
 while read -r p f; do
