@@ -35,10 +35,6 @@ USAGE
 # as_root COMMAND... - sampling is the only part that needs privileges.
 as_root() { if [[ $EUID -eq 0 ]]; then "$@"; else sudo --preserve-env=STROBE_HOME "$@"; fi; }
 
-example() {
-  run_step "building $2" "$LOG/bench-build.log" cargo build --release --locked --package "$1" --example "$2"
-}
-
 broker() { "$HERE/kafka/broker.sh" "$1" --port "$KAFKA_PORT" --name bench-kafka --data "$BENCH/kafka"; }
 engine() { "$HERE/clickhouse/engine.sh" "$1" --port "$ENGINE_PORT" --name bench-clickhouse --data "$BENCH/clickhouse"; }
 
@@ -131,13 +127,11 @@ capture() {
 }
 
 bench_agent() {
-  example strobe-agent bench_agent
   start_broker
   as_root "$TARGET/examples/bench_agent" --bootstrap "127.0.0.1:$KAFKA_PORT" "$@"
 }
 
 bench_wire() {
-  example strobe-event bench_wire
   capture "$FULL_HZ"
   capture 101
   # Full batches, and those that come at 101 Hz; of the former the last one, cut short by the end, is neither.
@@ -159,15 +153,12 @@ pipeline() {
 }
 
 bench_pipeline() {
-  example strobe bench_pipeline
   capture 997
   start_stack
   pipeline --agent "$TARGET/strobe-agent" --agent-config "$BENCH/agent.toml" "$@"
 }
 
 bench_storage() {
-  example strobe-explore bench_storage
-  example strobe bench_pipeline
   capture 997
   start_stack
   # What a real pipeline stores of a recording is measured beside the benchmark's own rows.
@@ -184,7 +175,7 @@ main() {
     *) usage >&2; return 2 ;;
   esac
   mkdir -p "$BENCH" "$LOG"
-  [[ -x $TARGET/strobe && -x $TARGET/strobe-agent ]] || die "strobe is not built" "make build"
+  [[ -x $TARGET/strobe-agent && -x $TARGET/examples/bench_$name ]] || die "the benchmark is not built" "make build"
   "bench_$name" "$@"
 }
 

@@ -6,6 +6,8 @@ HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$HERE/lib.sh"
 cd "$STROBE_REPO"
 
+# The whole workspace with the benchmarks, as the tests build it: with fewer parts the libraries would get other features,
+# and all that is built here would be built again for the next command.
 run_step "building strobe and strobe-agent" "$STROBE_HOME/log/build.log" \
-  cargo build --release --locked --package strobe --package strobe-agent
+  cargo build --release --locked --workspace --bins --examples
 run_step "building the demo workloads" "$STROBE_HOME/log/build-demo.log" make -C infra/demo
