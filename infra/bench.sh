@@ -49,6 +49,7 @@ clean_up() {
       workload-*) "$HERE/demo/workloads.sh" stop "${part#workload-}" || true ;;
     esac
   done
+  started=()
 }
 trap clean_up EXIT
 
@@ -124,6 +125,8 @@ capture() {
   rm -rf "$BENCH/capture-state"
   # Renamed when it is whole: a recording that is cut short is not taken for one.
   as_root mv "$folder.new" "$folder"
+  # Nothing but the workloads was started so far; what is measured next has the CPUs to itself.
+  clean_up
 }
 
 bench_agent() {

@@ -48,6 +48,9 @@ impl Service {
     }
 }
 
+/// The file in a stack's folder that names its guardian.
+const GUARDIAN: &str = "guardian.pid";
+
 /// The turn of one test: the others wait, since it may kill what they use.
 pub struct Turn(MutexGuard<'static, Option<Stack>>);
 
@@ -104,7 +107,9 @@ impl Stack {
             .stderr(Stdio::null())
             // An interrupt from the terminal ends this process, and must not end the guardian.
             .process_group(0);
-        stack._guardian = Some(guardian.spawn()?);
+        let guardian = guardian.spawn()?;
+        fs::write(stack.path(GUARDIAN), guardian.id().to_string())?;
+        stack._guardian = Some(guardian);
         Ok(stack)
     }
 
@@ -167,6 +172,7 @@ pub fn fresh_folder(name: &str) -> Result<PathBuf> {
         let owner = file_name.to_str().and_then(|name| name.split_once('.'));
         if let Some((_, pid)) = owner.filter(|(kind, _)| *kind == name)
             && !is_alive(pid)
+            && !is_guarded(&entry.path())
         {
             // A folder that somebody else removes at the same time is gone as well.
             let _ = fs::remove_dir_all(entry.path());
@@ -175,6 +181,11 @@ pub fn fresh_folder(name: &str) -> Result<PathBuf> {
     let folder = all.join(format!("{name}.{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     Ok(folder)
+}
+
+/// Returns whether a guardian is still ending what runs in a folder: without its pid files it would leave that running.
+fn is_guarded(folder: &Path) -> bool {
+    fs::read_to_string(folder.join(GUARDIAN)).is_ok_and(|pid| is_alive(&pid))
 }
 
 fn is_alive(pid: &str) -> bool {

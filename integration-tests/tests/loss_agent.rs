@@ -150,7 +150,8 @@ fn an_agent_without_a_broker_spools_and_catches_up() -> Result<()> {
                     .is_ok_and(|rows| rows > 0.0)
             })?;
             cluster.broker("kill")?;
-            pause(2_000);
+            // What it writes of itself is up to 5 s old.
+            pause(6_000);
             let state = cluster.path("agent");
             let before = agent_status(&state)?;
             pause(9_000);

@@ -432,7 +432,7 @@ fn losses(bench: &Bench, frequency_hz: u32, duration: Duration) -> Result<(u64, 
             .join(strobe_agent::status::FILE);
         // Right after it was written, so that it is as old as the clock that it is held against.
         let written = fs::metadata(&file)?.modified()?;
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(12);
         while fs::metadata(&file)?.modified()? == written && Instant::now() < until {
             sleep(Duration::from_millis(5));
         }

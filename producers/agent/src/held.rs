@@ -2,7 +2,7 @@
 
 use strobe_bpf::{RawSample, StackEnd};
 
-/// Room kept between two readings: what two busy CPUs bring in 100 ms at 9,973 Hz.
+/// Room kept between two readings: what two busy CPUs bring in 200 ms at 4,999 Hz.
 const SAMPLES_KEPT: usize = 2_048;
 const ADDRESSES_KEPT: usize = 64 << 10;
 

@@ -17,7 +17,7 @@ use crate::service::{Belonging, VARIABLE};
 
 /// Images kept of one pid: the current one and those just before, whose samples may still come.
 const IMAGES_PER_PID_MAX: usize = 3;
-/// Time for which an ended image is kept: samples of it are read at most some 100 ms later. Not longer: a host that starts
+/// Time for which an ended image is kept: samples of it are read at most some 200 ms later. Not longer: a host that starts
 /// thousands of processes in a second would hold all of them.
 const KEEP_ENDED_NS: u64 = 1_000_000_000;
 /// How many ancestors are asked for the environment of a process that is gone.

@@ -24,7 +24,7 @@ const WINDOW_BYTES: usize = 4 << 20;
 /// Messages under way.
 const WINDOW_MESSAGES: usize = 512;
 /// Longest wait for new records: they end it at once, only the wish to stop does not.
-const WAIT: Duration = Duration::from_millis(250);
+const WAIT: Duration = Duration::from_millis(500);
 /// Pause between two looks for acknowledgements, which nobody waits for: the spool has room. Asking librdkafka to wait for them
 /// would cost more: it spins through the last part of a millisecond.
 const ACKNOWLEDGED_WAIT: Duration = Duration::from_millis(50);

@@ -1,6 +1,6 @@
 //! The sampling thread: kernel → closed batches.
 //!
-//! Every 100 ms it reads the ring, then the side-band, and settles the samples in the order of time: an event of the side-band
+//! Every 200 ms it reads the ring, then the side-band, and settles the samples in the order of time: an event of the side-band
 //! is applied when all samples older than it are settled, and a sample younger than what the side-band has told stays until
 //! the next round. So an address means what was mapped at its moment, and no sample taken before an `exec` meets the image
 //! that came after it.
@@ -31,8 +31,8 @@ use crate::stacks::{KnownStacks, StackId};
 use crate::status::Status;
 use crate::vocabulary::Vocabulary;
 
-/// Pause between two readings: the ring holds far more than 100 ms at any rate that the kernel allows.
-const ROUND: Duration = Duration::from_millis(100);
+/// Pause between two readings, each of which costs as much as a dozen samples. A ring that fills up ends it earlier.
+const ROUND: Duration = Duration::from_millis(200);
 /// Longest interval of a batch: what a query waits for at most.
 const BATCH_NS: u64 = 2_000_000_000;
 /// Pause between two looks for what can be dropped.

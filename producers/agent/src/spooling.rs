@@ -19,8 +19,9 @@ pub const QUEUE: usize = 64;
 /// Room that batches leave for the events of runs: thousands of them, so that the accounting gets through a full spool.
 const EVENT_RESERVE_BYTES: u64 = 1 << 20;
 /// Pause in which the disk is synced and the status written.
-const TICK: Duration = Duration::from_millis(250);
-const STATUS_EVERY: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_millis(500);
+/// Time between two writings of the status: a file system makes each durable, which costs more than encoding a batch.
+const STATUS_EVERY: Duration = Duration::from_secs(5);
 
 /// What the sampling thread knows of a run's accounting.
 #[derive(Debug, Clone, Default)]
