@@ -28,7 +28,7 @@ down: ## Stop all that `make up` and `make demo` started
 test: setup ## Run every test that this machine can run, and say which were skipped and why
 	@infra/test.sh
 
-lint: ## What the continuous integration asks of the source
+lint: setup ## What the continuous integration asks of the source
 	cargo fmt --all -- --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
 

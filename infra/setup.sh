@@ -11,8 +11,8 @@ PACKAGES=(
   ca-certificates   # registries over TLS
   g++               # librdkafka, the demo workloads
   clang             # the BPF programs
-  cmake             # librdkafka
   libcurl4-openssl-dev # librdkafka includes its header even where it is built without curl; nothing is linked
+  libssl-dev        # librdkafka
   make              # libbpf, the demo workloads
   pkg-config        # libbpf finds libelf and zlib with it
   libelf-dev        # libbpf

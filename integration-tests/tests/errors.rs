@@ -124,7 +124,12 @@ fn mistakes_and_missing_parts_are_answered_by_what_to_do() -> Result<()> {
             69,
             &["127.0.0.1:1", "clickhouse.url"],
         ),
-        ("strobe", vec!["run", "processor"], 1, &["processor.symbol_store"]),
+        (
+            "strobe",
+            vec!["run", "processor"],
+            78,
+            &["processor.symbol_store"],
+        ),
         ("strobe", vec!["top", "--since", "yesterday"], 2, &["-15m"]),
         ("strobe", vec!["top", "--focus", "("], 2, &["--focus"]),
     ];

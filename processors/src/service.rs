@@ -9,7 +9,7 @@ use strobe_bus::{
 };
 use strobe_event::codec::DecodeError;
 use strobe_store::Store;
-use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer};
+use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer, SymbolsError};
 
 use crate::config::Settings;
 use crate::error::ProcessorError;
@@ -36,19 +36,24 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), ProcessorErro
         topic: bus.topic(Topic::Samples).into(),
         telemetry: StepTelemetry::default(),
         shutdown: shutdown.clone(),
+        broken: None,
     };
     let consumer = Consumer::new(&bus, &settings.group, &[&bus.topic(Topic::StacksRaw)])?;
     let producer = ResendingProducer::new(&bus, WindowLimits::default())?;
     let telemetry = DriveTelemetry::default();
     tracing::info!(store = %settings.symbol_store.display(), group = settings.group, "processor runs");
-    drive(
+    let driven = drive(
         &DriveSettings::new(STAGE),
         consumer,
         producer,
         &telemetry,
         shutdown,
         |message| stage.process(message),
-    )?;
+    );
+    if let Some(error) = stage.broken {
+        return Err(error.into());
+    }
+    driven?;
     tracing::info!(
         batches = telemetry.messages_in.get(),
         dead_letters = telemetry.dead_letters.get(),
@@ -62,6 +67,8 @@ struct Stage {
     topic: std::sync::Arc<str>,
     telemetry: StepTelemetry,
     shutdown: Shutdown,
+    /// What ended the service: trouble that waiting does not heal.
+    broken: Option<SymbolsError>,
 }
 
 impl Stage {
@@ -83,13 +90,22 @@ impl Stage {
                             .collect(),
                     );
                 }
+                // No fault of the batch: after the wish to stop it is left, uncommitted, to whoever comes next.
+                Err(error) if error.is_transient() && self.shutdown.is_requested() => {
+                    tracing::warn!(%error, "names cannot be had; the batch is left");
+                    return StageResult::Leave;
+                }
                 Err(error) if error.is_transient() => {
                     self.telemetry.retries.add(1);
                     tracing::warn!(%error, ?pause, "names cannot be had now; trying again");
                     // Holding the partition up is right: nothing is lost, and the next batch would fare no better.
-                    // After the wish to stop the batch is left to whoever comes next, uncommitted.
                     self.shutdown.wait_timeout(pause);
                     pause = (2 * pause).min(RETRY_LONGEST);
+                }
+                Err(StepError::Symbols(error)) => {
+                    self.broken.get_or_insert(error);
+                    self.shutdown.request();
+                    return StageResult::Leave;
                 }
                 Err(error) => return put_aside(reason(&error), class(&error), error.to_string()),
             }

@@ -50,7 +50,7 @@ pub enum StepError {
 impl StepError {
     /// Returns whether the message is not at fault: the same step may succeed later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Symbols(_))
+        matches!(self, Self::Symbols(error) if error.is_transient())
     }
 }
 

@@ -1,5 +1,5 @@
 -- One row per batch: its interval and what was counted in it. `taken`, `idle` and `drops` of a batch that was split
--- are on part 0 only, so that sums over parts hold.
+-- are on its first part only, so that sums over parts hold.
 CREATE TABLE IF NOT EXISTS batches /*ON CLUSTER*/
 (
     host LowCardinality(String),

@@ -444,7 +444,7 @@ fn losses(bench: &Bench, frequency_hz: u32, duration: Duration) -> Result<(u64, 
     let (second, busy) = (status(&agent)?, busy_s()? - busy);
     let cpus = bench.victims.len() as f64;
     let share = (busy / (started.elapsed().as_secs_f64() * cpus)).min(1.0);
-    // The counts are up to a second older than the clock read here: it is their own time that they are held against.
+    // The counts are older than the clock read here: it is their own time that they are held against.
     let time_ns = |status: &serde_json::Value| status["kernel_time_ns"].as_u64().unwrap_or_default();
     let busy = (time_ns(&second) - time_ns(&first)) as f64 / 1e9 * cpus * share;
     let rss = rss_mib(agent.pid())?;

@@ -44,10 +44,7 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
     let spooling = Spooling::new(writer, settings, Arc::clone(&status));
 
     let mut threads = Vec::new();
-    threads.push(start("spooling", shutdown, move || {
-        spooling.run(&from_sampling);
-        Ok(())
-    })?);
+    threads.push(start("spooling", shutdown, move || spooling.run(&from_sampling))?);
     if let Some(publishing) = publishing {
         let token = shutdown.clone();
         threads.push(start("publishing", shutdown, move || publishing.run(&token))?);
@@ -91,15 +88,30 @@ fn start(
     let handle = thread::Builder::new()
         .name(name.into())
         .spawn(move || {
+            let mut stop = StopUnlessWell { token, well: false };
             let ended = work();
-            if let Err(error) = &ended {
-                tracing::error!(%error, thread = name, "stopping");
-                token.request();
+            match &ended {
+                Ok(()) => stop.well = true,
+                Err(error) => tracing::error!(%error, thread = name, "stopping"),
             }
             ended
         })
         .map_err(|source| AgentError::Thread { name, source })?;
     Ok(Thread { name, handle })
+}
+
+/// Asks the agent to stop unless its thread ended well; also where the thread panicked.
+struct StopUnlessWell {
+    token: Shutdown,
+    well: bool,
+}
+
+impl Drop for StopUnlessWell {
+    fn drop(&mut self) {
+        if !self.well {
+            self.token.request();
+        }
+    }
 }
 
 fn join(thread: Thread) -> Result<(), AgentError> {

@@ -100,6 +100,8 @@ impl Default for BinariesConfig {
 const SPOOL_BYTES_MIN: u64 = 34 << 20;
 /// Shortest run: below, a run is mostly its own start and end.
 const RUN_MIN: Duration = Duration::from_secs(1);
+/// Longest run: its end is when losses are told for good.
+const RUN_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Longest host name: the spool's bound on the owner's name.
 const HOST_BYTES_MAX: usize = 255;
 
@@ -175,8 +177,8 @@ impl AgentConfig {
         if self.frequency_hz == 0 {
             return wrong("`frequency_hz` is 0: give the ticks per second, 101 for example".into());
         }
-        if self.run_length < RUN_MIN {
-            return wrong(format!("`run_length` is {:?}: give at least 1s", self.run_length));
+        if !(RUN_MIN..=RUN_MAX).contains(&self.run_length) {
+            return wrong(format!("`run_length` is {:?}: give 1s to 1day", self.run_length));
         }
         if self.spool.size_limit_bytes < SPOOL_BYTES_MIN {
             let given = self.spool.size_limit_bytes;

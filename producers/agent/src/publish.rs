@@ -45,7 +45,8 @@ pub struct Publishing {
     producer: ResendingProducer,
     topics: (Arc<str>, Arc<str>),
     under_way: VecDeque<UnderWay>,
-    waiting: Option<(u64, Outgoing)>,
+    /// Handed over next; in the order of `under_way`.
+    waiting: VecDeque<(u64, Outgoing)>,
     next: u64,
     status: Arc<Status>,
 }
@@ -65,7 +66,7 @@ impl Publishing {
             producer: ResendingProducer::new(bus, limits)?,
             topics: (bus.topic(Topic::StacksRaw).into(), bus.topic(Topic::Runs).into()),
             under_way: VecDeque::new(),
-            waiting: None,
+            waiting: VecDeque::new(),
             next: 0,
             status,
         })
@@ -81,7 +82,7 @@ impl Publishing {
             // Asked before the spool is: what was appended before the end is then in what is read behind it.
             let complete = self.status.has_spooling_ended();
             let drained = self.fill()?;
-            self.take_outcomes()?;
+            self.take_outcomes();
             self.status.unsent(self.reader.usage().unacknowledged_records);
             let done = drained && self.under_way.is_empty();
             if shutdown.is_requested() {
@@ -101,23 +102,28 @@ impl Publishing {
     /// Moves records from the spool into the producer's window; returns whether the spool has no more.
     fn fill(&mut self) -> Result<bool, AgentError> {
         loop {
-            if let Some((number, message)) = self.waiting.take()
-                && let Err(WindowFull(message)) = self.producer.push(number, message)
-            {
-                self.waiting = Some((number, message));
-                return Ok(false);
+            while let Some((number, message)) = self.waiting.pop_front() {
+                if let Err(WindowFull(message)) = self.producer.push(number, message) {
+                    self.waiting.push_front((number, message));
+                    return Ok(false);
+                }
             }
             let record = match self.reader.next() {
                 Ok(Some(record)) => record,
                 Ok(None) => return Ok(true),
                 Err(error) if error.is_transient() => return Ok(false),
+                // The reader passes over what stays unreadable at the third try, and counts it.
+                Err(error @ strobe_spool::Error::Io { .. }) => {
+                    tracing::warn!(%error, "the spool cannot be read; trying again");
+                    return Ok(false);
+                }
                 Err(error) => return Err(error.into()),
             };
-            self.admit(record)?;
+            self.admit(record);
         }
     }
 
-    fn admit(&mut self, record: Record) -> Result<(), AgentError> {
+    fn admit(&mut self, record: Record) {
         let identity = Identity {
             host: record.identity.host.to_string(),
             epoch: Epoch(record.identity.epoch.0),
@@ -128,7 +134,8 @@ impl Publishing {
         let Some(opened) = envelope::open(&record.payload) else {
             tracing::error!(%identity, "a record of the spool is none of ours");
             self.status.dropped(DropReason::Undecodable, 0);
-            return Ok(self.reader.acknowledge(position)?);
+            self.free(position);
+            return;
         };
         let samples = opened.samples;
         let meta = Meta {
@@ -154,16 +161,20 @@ impl Publishing {
             }
         };
         let Some(message) = message else {
-            return Ok(self.reader.acknowledge(position)?);
+            self.free(position);
+            return;
         };
+        self.send(position, samples, message);
+    }
+
+    fn send(&mut self, position: Position, samples: u64, message: Outgoing) {
         self.next += 1;
         self.under_way.push_back(UnderWay {
             number: self.next,
             position,
             samples,
         });
-        self.waiting = Some((self.next, message));
-        Ok(())
+        self.waiting.push_back((self.next, message));
     }
 
     /// Returns the event that accounts for a batch that will not be sent; it has the batch's identity, so that it counts
@@ -194,7 +205,7 @@ impl Publishing {
         })
     }
 
-    fn take_outcomes(&mut self) -> Result<(), AgentError> {
+    fn take_outcomes(&mut self) {
         for outcome in self.producer.poll(Duration::ZERO) {
             // Outcomes come in the order in which messages were pushed.
             let Some(done) = self.under_way.pop_front() else {
@@ -206,17 +217,37 @@ impl Publishing {
                     failpoint::hit("publish.acked_before_free");
                     self.status.sent(done.samples);
                 }
-                Outcome::Refused { reason, .. } => {
+                Outcome::Refused { reason, message, .. } => {
                     tracing::error!(
                         reason,
                         samples = done.samples,
                         "the broker refuses a batch for good"
                     );
                     self.status.dropped(DropReason::Rejected, done.samples);
+                    // An event that is refused accounts for no samples of its own.
+                    if let (Ok(meta), Some(value), true) = (
+                        Meta::from_headers(&message.headers),
+                        &message.payload,
+                        message.topic == self.topics.0,
+                    ) && let Some(event) = self.lost(meta, value, DropReason::Rejected)
+                    {
+                        // The spool frees the batch when the broker has the event.
+                        self.send(done.position, 0, event);
+                        continue;
+                    }
                 }
             }
-            self.reader.acknowledge(done.position)?;
+            self.free(done.position);
         }
-        Ok(())
+    }
+
+    /// Lets the spool free a record. A checkpoint that cannot be written now is written with the next one; until then a crash
+    /// would send the record again, which is harmless.
+    fn free(&mut self, position: Position) {
+        if let Err(error) = self.reader.acknowledge(position)
+            && self.status.may_complain()
+        {
+            tracing::warn!(%error, "the spool cannot note what was sent; it tries again");
+        }
     }
 }

@@ -11,6 +11,7 @@ use strobe_event::{DropCount, DropReason, RawBatch, RunEvent, RunHead, RunId, Ru
 use strobe_spool::Writer;
 
 use crate::envelope;
+use crate::error::AgentError;
 use crate::failpoint;
 use crate::status::Status;
 
@@ -121,6 +122,8 @@ pub struct Spooling {
     of_run: OfRun,
     record: Vec<u8>,
     captured: u64,
+    /// Why the spool takes nothing more until it is opened anew.
+    broken: Option<strobe_spool::Error>,
 }
 
 impl Spooling {
@@ -135,11 +138,16 @@ impl Spooling {
             of_run: OfRun::default(),
             record: Vec::new(),
             captured: 0,
+            broken: None,
         }
     }
 
     /// Takes what comes until the sampling thread has ended.
-    pub fn run(mut self, from: &Receiver<ToSpool>) {
+    ///
+    /// # Errors
+    /// [`AgentError::Spool`] where the disk failed so that the spool must be opened anew: the agent ends, and its supervisor
+    /// starts another, with a new epoch.
+    pub fn run(mut self, from: &Receiver<ToSpool>) -> Result<(), AgentError> {
         let mut status_at = Instant::now();
         loop {
             match from.recv_timeout(TICK) {
@@ -149,18 +157,24 @@ impl Spooling {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if let Err(error) = self.writer.sync_if_due() {
-                self.complain(&error);
+                self.complain(error);
+            }
+            if self.broken.is_some() {
+                break;
             }
             if Instant::now() >= status_at {
                 status_at = Instant::now() + STATUS_EVERY;
                 self.write_status();
             }
         }
-        if let Err(error) = self.writer.sync() {
-            self.complain(&error);
+        if self.broken.is_none()
+            && let Err(error) = self.writer.sync()
+        {
+            self.complain(error);
         }
         self.status.spooling_ended();
         self.write_status();
+        self.broken.map_or(Ok(()), |error| Err(error.into()))
     }
 
     fn batch(&mut self, batch: &RawBatch) {
@@ -200,7 +214,7 @@ impl Spooling {
                 self.status.spooled(samples, self.record.len() as u64);
             }
             Err(error) => {
-                self.complain(&error);
+                self.complain(error);
                 self.refuse(run, DropReason::SpoolFull, samples);
             }
         }
@@ -245,10 +259,13 @@ impl Spooling {
         }
     }
 
-    fn complain(&self, error: &strobe_spool::Error) {
+    fn complain(&mut self, error: strobe_spool::Error) {
         // Once a second at most: a full disk would say so for every batch.
         if self.status.may_complain() {
             tracing::error!(%error, "the spool");
+        }
+        if error.needs_reopening() {
+            self.broken.get_or_insert(error);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the agent counts of itself: every metric of this crate, written as JSON every two seconds for `strobe status`.
+//! What the agent counts of itself: every metric of this crate, written as JSON every five seconds for `strobe status`.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -109,6 +109,11 @@ impl Error {
         )
     }
 
+    /// Returns whether nothing more is taken until the spool is opened anew.
+    pub fn needs_reopening(&self) -> bool {
+        matches!(self, Self::Unsafe { .. } | Self::Failed { .. })
+    }
+
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {

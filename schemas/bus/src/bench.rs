@@ -87,7 +87,7 @@ impl Bench {
             });
             let bytes = match &result {
                 StageResult::Output(outputs) => outputs.iter().map(Outgoing::cost).sum(),
-                StageResult::DeadLetter(_) | StageResult::Skip => 0,
+                StageResult::DeadLetter(_) | StageResult::Skip | StageResult::Leave => 0,
             };
             let mut state = lock(&self.state);
             state.result_bytes += bytes;

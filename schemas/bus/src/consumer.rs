@@ -35,7 +35,7 @@ use crate::shutdown::lock;
 pub enum Event {
     /// A message.
     Message(Message),
-    /// These partitions are ours now; nothing of them was read before.
+    /// These partitions are ours now; nothing of them was read before, and none is paused.
     Assigned(Vec<Partition>),
     /// These partitions go at the next poll. Until then commits are good.
     Revoked(Vec<Partition>),
@@ -137,6 +137,11 @@ impl ConsumerContext for Assignments {
         if err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             if let Err(error) = base.assign(list) {
                 tracing::error!(%error, "partitions could not be taken");
+            }
+            // librdkafka remembers over a rebalance what the application paused: what was given up while it was paused would
+            // stay silent when it comes back.
+            if let Err(error) = base.resume(list) {
+                tracing::error!(%error, "partitions could not be resumed");
             }
             lock(&self.events).push_back(Event::Assigned(partitions));
         } else if self.closing.load(Ordering::Relaxed) {

@@ -30,6 +30,8 @@ pub enum StageResult {
     DeadLetter(Complaint),
     /// Nothing comes of it, and that is right.
     Skip,
+    /// It cannot be processed now, and the service stops: whoever comes next does it. Nothing behind it is committed.
+    Leave,
 }
 
 /// How a stage is driven.
@@ -74,6 +76,8 @@ struct Work {
     outputs_left: usize,
     /// Whether it went to the dead letters.
     aside: bool,
+    /// Whether it stays undone: the next owner's.
+    left: bool,
 }
 
 struct Loop<'a> {
@@ -186,6 +190,7 @@ impl Loop<'_> {
                 message: Arc::clone(&message),
                 outputs_left: 0,
                 aside: false,
+                left: false,
             },
         );
         if bytes > MESSAGE_BYTES_MAX {
@@ -226,6 +231,7 @@ impl Loop<'_> {
                     self.finish(done.ticket);
                 }
                 StageResult::DeadLetter(complaint) => self.put_aside(done.ticket, &complaint),
+                StageResult::Leave => work.left = true,
             }
         }
     }
@@ -388,13 +394,13 @@ impl Loop<'_> {
         let Self { work, progress, .. } = self;
         work.retain(|ticket, _| progress.has(*ticket));
         let deadline = Instant::now() + self.settings.drain;
-        while !self.work.is_empty() && Instant::now() < deadline {
+        while self.work.values().any(|work| !work.left) && Instant::now() < deadline {
             self.take_results();
             self.take_acknowledgements(BUSY_WAIT);
         }
         if !self.work.is_empty() {
             let left = self.work.len();
-            tracing::warn!(left, "not everything was done in time; the next owner repeats it");
+            tracing::warn!(left, "not everything was done; the next owner repeats it");
         }
     }
 

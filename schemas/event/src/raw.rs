@@ -6,7 +6,7 @@ use crate::outcome::DropCount;
 use crate::run::{Cause, RunHead};
 use crate::stack::{STACK_FRAMES_MAX, StackEnd, Stacks};
 
-/// Most samples in a batch (`design`: a batch closes at 8,192 samples, 256 KiB, 2 s or the end of the run).
+/// Most samples in a batch (it closes at so many, at 256 KiB, after 2 s, or at the end of its run).
 pub const BATCH_SAMPLES_MAX: usize = 8_192;
 
 /// What one CPU counted during a batch's interval.
@@ -220,6 +220,10 @@ impl RawBatch {
         let wrong = |what: &str| Err(Malformed(what.to_owned()));
         if [stacks.added.len(), stacks.end.len()] != [stacks.len(); 2] {
             return wrong("the columns of stacks differ in length");
+        }
+        // Each unfolds to up to 254 frames, whatever few bytes it takes here.
+        if stacks.len() > BATCH_SAMPLES_MAX {
+            return wrong("a batch holds up to 8192 stacks");
         }
         if !stacks.end.iter().all(|&code| StackEnd::from_code(code).is_some()) {
             return wrong("a stack's end is not known");

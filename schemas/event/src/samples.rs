@@ -60,6 +60,10 @@ pub struct SamplesBatch {
     pub sample_weight: Vec<u32>,
 }
 
+/// Bytes of names once every location has its own copy, as rows have: a name of a megabyte that each location points to
+/// would be gigabytes. Large batches of deeply inlined C++ reach a tenth of it.
+const NAMES_BYTES_MAX: u64 = 64 << 20;
+
 impl SamplesBatch {
     /// Proves the raw batch (see [`RawBatch::validate`]) and that names, tags and weights fit to it.
     ///
@@ -89,6 +93,13 @@ impl SamplesBatch {
             || !below(&locations.file, text)
         {
             return wrong("a name points outside of its text");
+        }
+        let names = locations.function.iter().chain(&locations.file);
+        let unfolded: u64 = names
+            .map(|&name| locations.text[name as usize].len() as u64)
+            .sum();
+        if unfolded > NAMES_BYTES_MAX {
+            return wrong("the names unfold to more than 64 MiB");
         }
         let known = |(&count, &code): (&u32, &u8)| match count {
             0 => Reason::from_code(code).is_some(),

@@ -76,7 +76,12 @@ impl CliError {
             Self::Explore(
                 strobe_explore::Error::Setting { .. } | strobe_explore::Error::PasswordFile { .. },
             )
-            | Self::Bus(strobe_bus::Error::Config(_)) => 78,
+            | Self::Bus(strobe_bus::Error::Config(_))
+            | Self::Processor(
+                strobe_processor::ProcessorError::NoSymbolStore
+                | strobe_processor::ProcessorError::ZeroLimit(_),
+            )
+            | Self::Sink(strobe_sink::SinkError::Setting { .. }) => 78,
             Self::Explore(error) if error.is_transient() => 69,
             Self::Bus(strobe_bus::Error::Unreachable { .. }) => 69,
             _ => 1,

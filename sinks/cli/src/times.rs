@@ -48,7 +48,9 @@ pub fn span(text: &str, now_us: u64) -> Result<(u64, u64), String> {
 
 /// Returns a moment as people read it: UTC, to the second.
 pub fn shown(us: u64) -> String {
-    let time = UNIX_EPOCH + std::time::Duration::from_secs(us / 1_000_000);
+    // The last second that the format has room for: a time may come from anybody.
+    let seconds = (us / 1_000_000).min(253_402_300_799);
+    let time = UNIX_EPOCH + std::time::Duration::from_secs(seconds);
     humantime::format_rfc3339_seconds(time).to_string()
 }
 

@@ -103,7 +103,7 @@ pub fn questions(lane: &Lane, settings: &Settings, known: &Known) -> Vec<Questio
             ..
         } = meta.identity;
         let spool: Spool = (host.into(), epoch);
-        if known.get(&spool).is_some_and(|coverage| coverage.knows(sequence)) {
+        if known.knows(&spool, sequence) {
             continue;
         }
         let (from, _) = questions.entry(spool).or_insert((sequence, u64::MAX));
@@ -127,7 +127,8 @@ pub fn cut_range(
     let mut range = Building::new(Pending::new(first, attempt));
     let now_us = now_us();
     for message in candidates(lane, settings) {
-        if range.rows.rows() as u64 >= settings.range_samples {
+        // What came while the store was asked was not asked for: it waits for the next range.
+        if range.rows.rows() as u64 >= settings.range_samples || !is_known(lane.kind, message, known) {
             break;
         }
         let judged = judge(lane.kind, message, Some((known, settings.oldest, now_us)));
@@ -152,7 +153,19 @@ pub fn cut_range(
             known.add(&stored.spool, stored.sequence, stored.part, stored.samples);
         }
     }
-    Some(range.finish(&lane.partition))
+    known.trim();
+    (range.messages > 0).then(|| range.finish(&lane.partition))
+}
+
+/// Returns whether it can be judged if a message is a repeat.
+fn is_known(kind: Kind, message: &Message, known: &Known) -> bool {
+    match (kind, Meta::from_headers(&message.headers)) {
+        // Events are told apart by their rows, and what has no identity is put aside.
+        (Kind::Runs, _) | (_, Err(_)) => true,
+        (Kind::Samples, Ok(Meta { identity, .. })) => {
+            known.knows(&(identity.host.into(), identity.epoch), identity.sequence)
+        }
+    }
 }
 
 /// Makes a range that a predecessor named once more, exactly as it was.

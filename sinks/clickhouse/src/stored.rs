@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use strobe_event::{Epoch, Part, SamplesBatch, split};
 
 /// What is to be done with a part.
@@ -24,7 +24,8 @@ pub enum Verdict {
     Torn,
 }
 
-/// Ranges and parts kept of one (host, epoch), each; what is older is asked for again when it comes.
+/// Ranges and parts kept of one (host, epoch) between two ranges that are stored, each; what is older is asked for again when
+/// it comes. Events of runs leave gaps, so an answer about an old sequence has more: one range per run since then.
 const KEPT_MAX: usize = 64;
 
 /// What is stored of one (host, epoch), from some sequence on.
@@ -131,6 +132,10 @@ impl Coverage {
         self.whole.insert(first, last);
     }
 
+    fn is_full(&self) -> bool {
+        self.whole.len() > KEPT_MAX || self.parts.len() > KEPT_MAX
+    }
+
     /// Forgets the oldest of what is over the bound.
     fn trim(&mut self) {
         while self.whole.len() > KEPT_MAX {
@@ -213,6 +218,8 @@ pub type Spool = (Box<str>, Epoch);
 #[derive(Debug, Default)]
 pub struct Known {
     spools: FxHashMap<Spool, Coverage>,
+    /// Those of which more is known than is kept.
+    full: FxHashSet<Spool>,
 }
 
 /// Spools kept: hosts of a large fleet, and those that restarted. At most some KiB each.
@@ -228,7 +235,7 @@ impl Known {
     pub fn learn(&mut self, spool: Spool, coverage: Coverage) {
         if self.spools.len() >= SPOOLS_MAX {
             // Rare, and harmless: all is asked for again as it is met.
-            self.spools.clear();
+            self.clear();
         }
         self.spools.insert(spool, coverage);
     }
@@ -237,13 +244,31 @@ impl Known {
     pub fn add(&mut self, spool: &Spool, sequence: u64, part: Part, samples: u64) {
         if let Some(coverage) = self.spools.get_mut(spool) {
             coverage.add(sequence, part, samples);
-            coverage.trim();
+            if coverage.is_full() && !self.full.contains(spool) {
+                self.full.insert(spool.clone());
+            }
+        }
+    }
+
+    /// Returns whether it is known what is stored of a sequence of a spool.
+    pub fn knows(&self, spool: &Spool, sequence: u64) -> bool {
+        self.get(spool).is_some_and(|coverage| coverage.knows(sequence))
+    }
+
+    /// Forgets the oldest of what is over the bounds. Only between two ranges: what one asked for must be known until it is
+    /// cut.
+    pub fn trim(&mut self) {
+        for spool in self.full.drain() {
+            if let Some(coverage) = self.spools.get_mut(&spool) {
+                coverage.trim();
+            }
         }
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.spools.clear();
+        self.full.clear();
     }
 }
 
@@ -288,6 +313,7 @@ mod tests {
         for sequence in 0..1_000 {
             known.add(&spool, 2 * sequence, Part::WHOLE, 1);
         }
+        known.trim();
         let coverage = known.get(&spool).unwrap();
         assert_eq!(coverage.whole.len(), KEPT_MAX);
         assert!(!coverage.knows(0) && coverage.knows(1_998));
@@ -298,6 +324,23 @@ mod tests {
                     (coverage.verdict(sequence, Part::WHOLE, 1) == Verdict::Repeat) == (sequence % 2 == 0)
                 })
         );
+    }
+
+    /// What was asked for stays known until its range is cut, however many ranges the answer has.
+    #[test]
+    fn what_was_asked_for_is_known_until_its_range_is_cut() {
+        let mut known = Known::default();
+        let spool: Spool = ("a".into(), Epoch([1; 16]));
+        known.learn(spool.clone(), Coverage::known_from(5));
+        // Two hours of runs of a minute: each leaves a gap.
+        for run in 0..120 {
+            known.add(&spool, 5 + 3 * run, Part::WHOLE, 1);
+        }
+        let verdict = |known: &Known| known.get(&spool).unwrap().verdict(5, Part::WHOLE, 1);
+        assert!(known.knows(&spool, 5));
+        assert_eq!(verdict(&known), Verdict::Repeat);
+        known.trim();
+        assert!(!known.knows(&spool, 5));
     }
 
     /// A part that was made by other rules is noticed rather than doubled.

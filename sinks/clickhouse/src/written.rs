@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-/// Rows of a generation. Both of them, of three tables, take up to 100 MiB.
+/// Rows of a generation. Both of them, of three tables, take up to 160 MiB.
 const ROWS_MAX: usize = 1 << 19;
 
 /// A row: (day, key).

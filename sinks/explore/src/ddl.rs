@@ -1,4 +1,4 @@
-//! The tables, as numbered, idempotent SQL that travels inside the executable. The sink applies it when it starts.
+//! The tables, as numbered, idempotent SQL that travels inside the executable. `strobe ddl apply` applies it.
 //!
 //! One text serves both forms: on a cluster, [`replicated`] turns its two markers into `ON CLUSTER` and `Replicated`.
 

@@ -31,7 +31,7 @@ const WORDS: [&str; 24] = [
     "write",
 ];
 
-/// Returns two different words for each number below 552, then numbers them.
+/// Returns two words and a number, together different for each number.
 pub(super) fn words(number: u64) -> (&'static str, &'static str, u64) {
     let count = WORDS.len() as u64;
     (

@@ -150,7 +150,7 @@ fn list(letters: &[(String, Item)], output: Output) -> Result<(), CliError> {
             topic.clone(),
             format!("{}:{}", item.place.0, item.place.1),
             item.timestamp_ms
-                .map_or_else(String::new, |ms| shown(ms.max(0) as u64 * 1_000)),
+                .map_or_else(String::new, |ms| shown((ms.max(0) as u64).saturating_mul(1_000))),
             item.reason.clone(),
             item.samples
                 .map_or_else(|| "?".into(), |samples| samples.to_string()),

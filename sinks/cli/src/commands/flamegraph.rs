@@ -72,7 +72,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Returns the tree's nodes as stacks with what each has alone, in thousandths of a core so that numbers stay readable.
+/// Returns the tree's nodes as stacks with what each has alone, in millionths of a core, since they are whole numbers.
 fn folded(tree: &FlameTree) -> Vec<FoldedStack> {
     let mut path: Vec<String> = Vec::new();
     let mut stacks = Vec::new();
@@ -82,9 +82,9 @@ fn folded(tree: &FlameTree) -> Vec<FoldedStack> {
         if node.kind != NodeKind::Root {
             path.push(tree.name(node).to_owned());
         }
-        let milli = |cores: f64| (cores * 1_000_000.0).round().max(0.0) as u64;
-        let value = milli(tree.range.cores(node.self_weight));
-        let before = baseline.map_or(0, |range| milli(range.cores(node.baseline_self)));
+        let micro = |cores: f64| (cores * 1_000_000.0).round().max(0.0) as u64;
+        let value = micro(tree.range.cores(node.self_weight));
+        let before = baseline.map_or(0, |range| micro(range.cores(node.baseline_self)));
         if (value > 0 || before > 0) && !path.is_empty() {
             stacks.push(FoldedStack {
                 frames: path.clone(),

@@ -46,7 +46,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         Some(sql) => sql.clone(),
         None => {
             let mut text = String::new();
-            let read = std::io::stdin().take(SQL_BYTES_MAX).read_to_string(&mut text);
+            let read = std::io::stdin().take(SQL_BYTES_MAX + 1).read_to_string(&mut text);
             read.map_err(|source| CliError::Io {
                 action: "read",
                 what: "standard input".into(),
@@ -55,6 +55,11 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
             text
         }
     };
+    if sql.len() as u64 > SQL_BYTES_MAX {
+        return Err(CliError::Usage(format!(
+            "the SQL is longer than {SQL_BYTES_MAX} bytes: is it the right file?"
+        )));
+    }
     if sql.trim().is_empty() {
         return Err(CliError::Usage(
             "there is no SQL: give it as an argument or on standard input".into(),
