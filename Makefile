@@ -1,7 +1,7 @@
 # Everything a person types. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo up down test lint bench-agent bench-wire bench-pipeline bench-storage bless
+.PHONY: help setup build demo up down test lint bench-agent bench-wire bench-pipeline bench-storage bench-sampling bench-stacks
 
 export STROBE_HOME ?= $(CURDIR)/.strobe
 DEMO_SECONDS ?= 20
@@ -44,5 +44,8 @@ bench-pipeline: build ## From raw batches to queryable rows
 bench-storage: build ## Bytes per sample and per stack in the store, and a flame graph over 10 million samples
 	@infra/bench.sh storage
 
-bless: ## Rewrite the golden files from what the code does now
-	STROBE_BLESS=1 cargo test --release --workspace
+bench-stacks: build ## What matching stack schemas costs, beside plain regular expressions
+	@infra/bench.sh stacks
+
+bench-sampling: build ## Does the tuner find its rate, are totals unbiased, how fast is a simulated week
+	@infra/bench.sh sampling

@@ -19,12 +19,14 @@ FULL_HZ=$((5000 / $(nproc) | 1))
 
 usage() {
   cat <<USAGE
-usage: bench.sh agent|wire|pipeline|storage [FLAGS OF THE BENCHMARK]
+usage: bench.sh agent|wire|pipeline|storage|sampling|stacks [FLAGS OF THE BENCHMARK]
 
   agent     CPU per sample, memory and losses of the agent
   wire      bytes per sample on Kafka, and the cost of encoding and decoding
   pipeline  from raw batches to queryable rows
   storage   bytes per sample and per stack in the store, and a flame graph over 10 million samples
+  stacks    what matching stack schemas costs, beside plain regular expressions
+  sampling  the tuner's error, the bias of totals and the truth of their intervals, in simulated fleets
 
 Captures are recorded once, into $BENCH/capture (remove it to record them again).
   STROBE_BENCH_KAFKA_PORT ($KAFKA_PORT), STROBE_BENCH_ENGINE_PORT ($ENGINE_PORT),
@@ -170,10 +172,14 @@ bench_storage() {
     --password-file "$BENCH/clickhouse.writer.password" --capture strobe "$@"
 }
 
+bench_stacks() { "$TARGET/examples/bench_stacks" "$@"; }
+
+bench_sampling() { "$TARGET/examples/bench_sampling" "$@"; }
+
 main() {
   local name="${1:-}"
   case "$name" in
-    agent | wire | pipeline | storage) shift ;;
+    agent | wire | pipeline | storage | sampling | stacks) shift ;;
     -h | --help | help) usage; return ;;
     *) usage >&2; return 2 ;;
   esac

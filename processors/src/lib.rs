@@ -21,6 +21,7 @@ pub mod step;
 pub mod symbolize;
 pub mod tag;
 pub mod telemetry;
+pub mod tune;
 pub mod weigh;
 
 pub use config::{ProcessorConfig, Settings};

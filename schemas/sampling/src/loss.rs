@@ -93,7 +93,9 @@ mod tests {
     proptest! {
         /// Checks that nothing is lost and nothing invented: kept times factor adds up to taken.
         #[test]
-        fn kept_times_factor_adds_up_to_taken(pairs in prop::collection::vec((0_u64..500, 0_u64..500), 1..64)) {
+        fn kept_times_factor_adds_up_to_taken(
+            pairs in prop::collection::vec((0_u64..500, 0_u64..500), 1..64),
+        ) {
             let cpus: Vec<_> = pairs.iter().map(|&(a, b)| Counts { taken: a.max(b), kept: a.min(b) }).collect();
             let factors = loss_factors(&cpus);
             let kept: u64 = cpus.iter().map(|cpu| cpu.kept).sum();

@@ -69,6 +69,11 @@ enum Command {
     Ddl(commands::ddl::Command),
     /// What works on this host and what does not, and what to do about it.
     Doctor(commands::doctor::Args),
+    /// Stack schemas as files: look them over, run their examples, import them.
+    #[command(subcommand)]
+    Stacks(commands::stacks::Command),
+    /// What sampling would do with a fleet: rates, totals and their errors, against a truth that is known.
+    Simulate(commands::simulate::Args),
     /// Run a service until SIGTERM.
     #[command(subcommand)]
     Run(commands::run::Command),
@@ -119,6 +124,8 @@ impl Cli {
             Command::Topics(command) => commands::topics::run(&config, &command),
             Command::Ddl(command) => commands::ddl::run(&config, &command),
             Command::Doctor(args) => commands::doctor::run(&config, &args),
+            Command::Stacks(command) => commands::stacks::run(&command),
+            Command::Simulate(args) => commands::simulate::run(&args),
             Command::Run(command) => commands::run::run(config, &command),
             Command::Completion { .. } | Command::SymbolWorker => Ok(()),
         }

@@ -7,6 +7,8 @@ pub mod export;
 pub mod flamegraph;
 pub mod query;
 pub mod run;
+pub mod simulate;
+pub mod stacks;
 pub mod status;
 pub mod top;
 pub mod topics;

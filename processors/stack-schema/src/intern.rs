@@ -1,0 +1,253 @@
+//! Texts and locations, each distinct one once: what is decided of it is decided once.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::field::Seen;
+use crate::location::Location;
+use crate::model::{Field, Flag};
+use crate::name::{Language, type_of};
+use crate::program::{Node, NodeIx, Program};
+
+/// Bytes of a distinct text beside its own: its place in the index and in the list, counts.
+const TEXT_BYTES: usize = 72;
+/// Bytes of a distinct location: its place in the index and in the list.
+const LOCATION_BYTES: usize = 72;
+
+/// Distinct texts of one field, and which tests hold for each.
+#[derive(Debug, Default)]
+struct Texts {
+    index: FxHashMap<Arc<str>, u32>,
+    list: Vec<(Arc<str>, u32, u32)>,
+    /// Tests of all texts, one behind the other.
+    tests: Vec<u32>,
+}
+
+impl Texts {
+    /// Returns the number of a text; `test` appends the tests that hold for one that is new.
+    fn intern(&mut self, text: &str, bytes: &mut usize, test: impl FnOnce(&mut Vec<u32>)) -> u32 {
+        if let Some(&known) = self.index.get(text) {
+            return known;
+        }
+        let start = self.tests.len();
+        test(&mut self.tests);
+        let id = self.list.len() as u32;
+        let owned: Arc<str> = text.into();
+        self.index.insert(Arc::clone(&owned), id);
+        self.list.push((owned, start as u32, self.tests.len() as u32));
+        *bytes += text.len() + TEXT_BYTES + 4 * (self.tests.len() - start);
+        id
+    }
+
+    fn text(&self, id: u32) -> &str {
+        self.list.get(id as usize).map_or("", |(text, ..)| text)
+    }
+
+    fn tests(&self, id: u32) -> &[u32] {
+        let (_, start, end) = &self.list[id as usize];
+        &self.tests[*start as usize..*end as usize]
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    function: u32,
+    file: u32,
+    module: u32,
+    line: u32,
+    flags: u32,
+}
+
+/// Distinct locations, and which terms hold for each.
+#[derive(Debug, Default)]
+pub(crate) struct Interner {
+    functions: Texts,
+    files: Texts,
+    modules: Texts,
+    index: FxHashMap<Key, u32>,
+    list: Vec<(Key, u32, u32)>,
+    terms: Vec<NodeIx>,
+    seen: Seen,
+    /// Per test, and per node: the location that it was last met for.
+    tests_met: Vec<u32>,
+    terms_met: Vec<u32>,
+    met: u32,
+    /// Per node: the location that it was last decided for, doubled, and one more where it holds.
+    decided: Vec<u64>,
+    pub bytes: usize,
+}
+
+const INLINED: u32 = 1;
+const KERNEL: u32 = 2;
+const UNNAMED: u32 = 4;
+
+impl Interner {
+    /// Returns the number of a location.
+    pub(crate) fn intern(&mut self, program: &Program, location: &Location<'_>) -> u32 {
+        let (seen, bytes) = (&mut self.seen, &mut self.bytes);
+        let function = self.functions.intern(location.function, bytes, |tests| {
+            program.function.find(location.function, seen, tests);
+            if !program.types.is_empty() {
+                program.types.find(type_of(location.function), seen, tests);
+            }
+        });
+        // What no condition and no tag asks for does not make locations distinct.
+        let file = match program.asks_files {
+            true => self.files.intern(location.file, bytes, |tests| {
+                program.file.find(location.file, seen, tests);
+            }),
+            false => u32::MAX,
+        };
+        let module = self.modules.intern(location.module, bytes, |tests| {
+            program.module.find(location.module, seen, tests);
+        });
+        let flags = u32::from(location.inlined) * INLINED
+            + u32::from(location.kernel) * KERNEL
+            + u32::from(location.unnamed) * UNNAMED;
+        let key = Key {
+            function,
+            file,
+            module,
+            line: if program.lines.is_empty() {
+                0
+            } else {
+                location.line
+            },
+            flags,
+        };
+        if let Some(&known) = self.index.get(&key) {
+            return known;
+        }
+        let start = self.terms.len();
+        self.decide(program, location, key);
+        let id = self.list.len() as u32;
+        self.index.insert(key, id);
+        self.list.push((key, start as u32, self.terms.len() as u32));
+        self.bytes += LOCATION_BYTES + 4 * (self.terms.len() - start);
+        id
+    }
+
+    /// Appends the terms that hold for a location.
+    fn decide(&mut self, program: &Program, location: &Location<'_>, key: Key) {
+        if self.tests_met.is_empty() {
+            self.tests_met.resize(program.atoms, 0);
+            self.terms_met.resize(program.nodes.len(), 0);
+            self.decided.resize(program.nodes.len(), 0);
+        }
+        // Locations are fewer than 2^32: the numbers of those that are known have 32 bits.
+        self.met += 1;
+        let mut tests: Vec<u32> = Vec::with_capacity(16);
+        // A function without a name has none that a condition could ask for.
+        if !location.unnamed {
+            tests.extend_from_slice(self.functions.tests(key.function));
+        }
+        if program.asks_files {
+            tests.extend_from_slice(self.files.tests(key.file));
+        }
+        tests.extend_from_slice(self.modules.tests(key.module));
+        let lines = program.lines.iter();
+        tests.extend(
+            lines
+                .filter(|(least, most, _)| (*least..=*most).contains(&location.line))
+                .map(|(.., test)| test),
+        );
+        let holds = |flag: Flag| match flag {
+            Flag::Inlined => location.inlined,
+            Flag::Kernel => location.kernel,
+            Flag::User => !location.kernel,
+            Flag::Unnamed => location.unnamed,
+            // Those are places in a stack.
+            Flag::Leaf | Flag::Root => false,
+        };
+        tests.extend(
+            program
+                .flags
+                .iter()
+                .filter(|(flag, _)| holds(*flag))
+                .map(|(_, test)| test),
+        );
+        if !program.languages.is_empty() && !location.unnamed {
+            let language = Language::of(location.function, location.file, location.kernel);
+            let mine = program
+                .languages
+                .iter()
+                .filter(|(known, _)| Some(*known) == language);
+            tests.extend(mine.map(|(_, test)| test));
+        }
+        for &test in &tests {
+            self.tests_met[test as usize] = self.met;
+        }
+        for &test in &tests {
+            for &(pure, term) in &program.terms_of_atom[test as usize] {
+                let first = self.terms_met[term as usize] != self.met;
+                self.terms_met[term as usize] = self.met;
+                if first && self.pure(program, pure) {
+                    self.terms.push(term);
+                }
+            }
+        }
+    }
+
+    fn pure(&mut self, program: &Program, at: NodeIx) -> bool {
+        let list = match &program.nodes[at as usize] {
+            Node::True => return true,
+            Node::Atom(test) => return self.tests_met[*test as usize] == self.met,
+            Node::Not(inner) => return !self.pure(program, *inner),
+            Node::And(list) | Node::Or(list) => list,
+            _ => return false,
+        };
+        // Shared nodes are decided once for each location.
+        let known = self.decided[at as usize];
+        if known >> 1 == u64::from(self.met) {
+            return known & 1 == 1;
+        }
+        let holds = match &program.nodes[at as usize] {
+            Node::And(_) => list.iter().all(|&child| self.pure(program, child)),
+            _ => list.iter().any(|&child| self.pure(program, child)),
+        };
+        self.decided[at as usize] = u64::from(self.met) << 1 | u64::from(holds);
+        holds
+    }
+
+    /// Returns the terms that hold for a location.
+    #[inline]
+    pub(crate) fn terms(&self, id: u32) -> &[NodeIx] {
+        match self.list.get(id as usize) {
+            Some((_, start, end)) => &self.terms[*start as usize..*end as usize],
+            None => &[],
+        }
+    }
+
+    /// Returns a number that is the same for locations of the same function.
+    pub(crate) fn function(&self, id: u32) -> u32 {
+        self.list
+            .get(id as usize)
+            .map_or(u32::MAX, |(key, ..)| key.function)
+    }
+
+    /// Returns what is shown for a location where nothing renames it.
+    pub(crate) fn shown(&self, id: u32) -> &str {
+        self.functions.text(self.function(id))
+    }
+
+    /// Returns a text of a location; empty where it has none.
+    pub(crate) fn text(&self, id: u32, field: Field) -> &str {
+        let Some((key, ..)) = self.list.get(id as usize) else {
+            return "";
+        };
+        let unnamed = key.flags & UNNAMED != 0;
+        match field {
+            Field::Function | Field::Type if unnamed => "",
+            Field::Function => self.functions.text(key.function),
+            Field::Type => type_of(self.functions.text(key.function)),
+            Field::File => self.files.text(key.file),
+            Field::Module => self.modules.text(key.module),
+        }
+    }
+
+    /// Returns how many distinct locations there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+}

@@ -1,0 +1,414 @@
+//! The matcher: what is decided of a location, a stack and a context is decided once and remembered.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::context::{Context, Contexts};
+use crate::decide::{self, Decider};
+use crate::evaluate::{Evaluator, Hit};
+use crate::intern::Interner;
+use crate::location::Location;
+use crate::outcome::{Made, Outcome};
+use crate::program::Program;
+use crate::values::Values;
+
+/// Most locations of a stack that conditions see, from the root on: 254 frames with 16 functions each. What lies beyond is
+/// as if it were not there.
+pub const LOCATIONS_MAX: usize = 64 * WORDS_WIDE;
+
+/// Words of the sets for stacks of up to 64 and up to 256 locations, and for all others.
+const WORDS_MIDDLE: usize = 4;
+const WORDS_WIDE: usize = 64;
+
+/// Memory that a matcher may take for what it remembers, unless said otherwise: a million stacks of 30 locations take
+/// 200 MiB.
+pub const MEMORY_BYTES: usize = 256 << 20;
+
+/// Bytes of a stack beside its locations.
+const STACK_BYTES: usize = 96;
+/// Bytes of an answer for a stack in a context.
+const RESOLVED_BYTES: usize = 24;
+
+/// The outcome of a stack that has none without its context.
+const WAITS: u32 = u32::MAX;
+
+/// Number of a distinct location; valid until [`Matcher::begin`] says that all was forgotten, as all numbers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocationId(pub(crate) u32);
+
+/// Number of a distinct stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub(crate) u32);
+
+/// Number of a distinct context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextId(pub(crate) u32);
+
+/// Number of a distinct outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OutcomeId(pub(crate) u32);
+
+impl OutcomeId {
+    /// Returns it as an index: outcomes are numbered from 0 on.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl StackId {
+    /// Returns it as an index: stacks are numbered from 0 on.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What is kept of a stack whose outcome depends on the context.
+#[derive(Debug)]
+enum Kept {
+    /// Nothing waits.
+    Nothing,
+    /// Its rules.
+    Hits(Box<[Hit<1>]>),
+    /// Too deep to be worth keeping: it is matched again for each context.
+    MatchAgain,
+}
+
+#[derive(Debug)]
+struct Stack {
+    locations: Arc<[u32]>,
+    /// Its outcome, or [`WAITS`].
+    fixed: u32,
+    kept: Kept,
+}
+
+/// Matches stacks against a program.
+///
+/// One thread each; the program is shared. Everything it remembers is bounded by [`Matcher::with_memory`]: between two
+/// batches, [`Matcher::begin`] forgets all once the bound is passed, so that numbers stay valid within a batch and the bound
+/// may be passed by what one batch adds.
+#[derive(Debug)]
+pub struct Matcher {
+    program: Arc<Program>,
+    memory_bytes: usize,
+    interner: Interner,
+    contexts: Contexts,
+    made: Made,
+    values: Values,
+    decided: decide::Kept,
+    narrow: Evaluator<1>,
+    middle: Option<Evaluator<WORDS_MIDDLE>>,
+    wide: Option<Evaluator<WORDS_WIDE>>,
+    stacks: Vec<Stack>,
+    index: FxHashMap<Arc<[u32]>, u32>,
+    resolved: FxHashMap<(u32, u32), u32>,
+    room: Vec<u32>,
+    stack_bytes: usize,
+    context_decides: bool,
+}
+
+impl Matcher {
+    /// Returns a matcher that knows nothing yet and may remember [`MEMORY_BYTES`].
+    pub fn new(program: Arc<Program>) -> Self {
+        Self {
+            memory_bytes: MEMORY_BYTES,
+            interner: Interner::default(),
+            contexts: Contexts::default(),
+            made: Made::new(&program),
+            values: Values::default(),
+            decided: decide::Kept::default(),
+            narrow: Evaluator::new(&program),
+            middle: None,
+            wide: None,
+            stacks: Vec::new(),
+            index: FxHashMap::default(),
+            resolved: FxHashMap::default(),
+            room: Vec::new(),
+            stack_bytes: 0,
+            context_decides: !program.rules_of_context.is_empty(),
+            program,
+        }
+    }
+
+    /// Returns the same with another bound on what it remembers.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: usize) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// Begins a batch on a day (any number that is another one on another day). Returns whether everything was forgotten:
+    /// numbers from before are then worth nothing.
+    pub fn begin(&mut self, day: u32) -> bool {
+        // On another day other values may be given.
+        let forget = self.values.begin(day) | (self.bytes() > self.memory_bytes);
+        if forget {
+            self.interner = Interner::default();
+            self.contexts.clear();
+            self.made = Made::new(&self.program);
+            self.decided = decide::Kept::default();
+            self.stacks = Vec::new();
+            self.index = FxHashMap::default();
+            self.resolved = FxHashMap::default();
+            self.stack_bytes = 0;
+        }
+        forget
+    }
+
+    /// Returns the program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Returns the bytes that it remembers in.
+    pub fn bytes(&self) -> usize {
+        self.interner.bytes
+            + self.contexts.bytes
+            + self.made.bytes()
+            + self.decided.bytes
+            + self.stack_bytes
+            + self.resolved.len() * RESOLVED_BYTES
+    }
+
+    /// Returns how many tags became `other` since the matcher was made, each time one would have been given: see
+    /// [`crate::values::VALUES_MAX`].
+    pub fn refused_values(&self) -> u64 {
+        self.values.refused
+    }
+
+    /// Returns how many distinct locations and stacks are remembered.
+    pub fn known(&self) -> (usize, usize) {
+        (self.interner.len(), self.stacks.len())
+    }
+
+    /// Returns the number of a location.
+    #[inline]
+    pub fn location(&mut self, location: &Location<'_>) -> LocationId {
+        LocationId(self.interner.intern(&self.program, location))
+    }
+
+    /// Returns the number of a context.
+    pub fn context(&mut self, context: &Context<'_>) -> ContextId {
+        ContextId(self.contexts.intern(&self.program, context))
+    }
+
+    /// Returns the number of a stack, root first. A stack that is new is matched.
+    pub fn stack(&mut self, locations: &[LocationId]) -> StackId {
+        let mut room = std::mem::take(&mut self.room);
+        room.clear();
+        room.extend(locations.iter().map(|location| location.0));
+        let id = match self.index.get(room.as_slice()) {
+            Some(&known) => known,
+            None => self.new_stack(&room),
+        };
+        self.room = room;
+        StackId(id)
+    }
+
+    fn new_stack(&mut self, locations: &[u32]) -> u32 {
+        let owned: Arc<[u32]> = locations.into();
+        let count = owned.len();
+        let (fixed, kept) = if count <= 64 {
+            let terms = locations.iter().map(|&location| self.interner.terms(location));
+            self.narrow.run(&self.program, terms);
+            let hits = std::mem::take(&mut self.narrow.hits);
+            let waits = hits.iter().any(|hit| hit.residue.is_some());
+            let fixed = if waits {
+                WAITS
+            } else {
+                self.decide(&hits, locations, None)
+            };
+            let kept = if waits || self.context_decides {
+                self.stack_bytes += hits.len() * size_of::<Hit<1>>();
+                Kept::Hits(hits.as_slice().into())
+            } else {
+                Kept::Nothing
+            };
+            self.narrow.hits = hits;
+            (fixed, kept)
+        } else {
+            let fixed = match count <= 64 * WORDS_MIDDLE {
+                true => self.match_deep::<WORDS_MIDDLE>(locations, None),
+                false => self.match_deep::<WORDS_WIDE>(locations, None),
+            };
+            (fixed, Kept::MatchAgain)
+        };
+        let id = self.stacks.len() as u32;
+        self.stack_bytes += 4 * count + STACK_BYTES;
+        self.index.insert(Arc::clone(&owned), id);
+        self.stacks.push(Stack {
+            locations: owned,
+            fixed,
+            kept,
+        });
+        id
+    }
+
+    /// Returns what the schemas make of a stack in a context.
+    #[inline]
+    pub fn outcome(&mut self, stack: StackId, context: ContextId) -> OutcomeId {
+        let fixed = self.stacks[stack.0 as usize].fixed;
+        if fixed != WAITS && !self.decides(context) {
+            return OutcomeId(fixed);
+        }
+        if let Some(&known) = self.resolved.get(&(stack.0, context.0)) {
+            return OutcomeId(known);
+        }
+        OutcomeId(self.resolve(stack, context))
+    }
+
+    #[inline]
+    fn decides(&self, context: ContextId) -> bool {
+        self.context_decides
+            && self
+                .contexts
+                .get(context.0)
+                .is_some_and(|known| !known.rules.is_empty())
+    }
+
+    fn resolve(&mut self, stack: StackId, context: ContextId) -> u32 {
+        let entry = &self.stacks[stack.0 as usize];
+        let locations = Arc::clone(&entry.locations);
+        let made = match &entry.kept {
+            Kept::Nothing => entry.fixed,
+            Kept::MatchAgain if locations.len() <= 64 * WORDS_MIDDLE => {
+                self.match_deep::<WORDS_MIDDLE>(&locations, Some(context))
+            }
+            Kept::MatchAgain => self.match_deep::<WORDS_WIDE>(&locations, Some(context)),
+            Kept::Hits(hits) => {
+                let hits = self.answered(hits, context);
+                self.decide(&hits, &locations, Some(context))
+            }
+        };
+        self.resolved.insert((stack.0, context.0), made);
+        made
+    }
+
+    /// Returns the rules that match in a context, in order.
+    fn answered<const W: usize>(&self, hits: &[Hit<W>], context: ContextId) -> Vec<Hit<W>> {
+        let Some(known) = self.contexts.get(context.0) else {
+            return Vec::new();
+        };
+        let matched = hits
+            .iter()
+            .filter(|hit| hit.residue.as_ref().is_none_or(|residue| residue.answer(known)));
+        let mut all: Vec<Hit<W>> = matched
+            .map(|hit| Hit {
+                residue: None,
+                ..hit.clone()
+            })
+            .collect();
+        all.extend(known.rules.iter().map(|&rule| Hit {
+            rule,
+            site: crate::bits::Bits::NONE,
+            residue: None,
+        }));
+        all.sort_unstable_by_key(|hit| hit.rule);
+        all
+    }
+
+    fn match_deep<const W: usize>(&mut self, locations: &[u32], context: Option<ContextId>) -> u32
+    where
+        Self: Deep<W>,
+    {
+        let mut evaluator = self.take_evaluator();
+        let terms = locations.iter().map(|&location| self.interner.terms(location));
+        evaluator.run(&self.program, terms);
+        let made = match context {
+            None if evaluator.hits.iter().any(|hit| hit.residue.is_some()) => WAITS,
+            None => self.decide(&evaluator.hits, locations, None),
+            Some(context) => {
+                let hits = self.answered(&evaluator.hits, context);
+                self.decide(&hits, locations, Some(context))
+            }
+        };
+        self.put_evaluator(evaluator);
+        made
+    }
+
+    fn decide<const W: usize>(
+        &mut self,
+        hits: &[Hit<W>],
+        locations: &[u32],
+        context: Option<ContextId>,
+    ) -> u32 {
+        let outcome = Decider {
+            program: &self.program,
+            interner: &self.interner,
+            made: &mut self.made,
+            values: &mut self.values,
+            kept: &mut self.decided,
+        }
+        .decide(
+            hits,
+            locations,
+            context.and_then(|context| self.contexts.get(context.0)),
+        );
+        self.made.intern(outcome)
+    }
+
+    /// Returns the rules that match a stack in a context, in the order in which they prevail: schema and rule by name.
+    /// Costs a match each time: it is for people who ask why.
+    pub fn matching(&mut self, stack: StackId, context: ContextId) -> Vec<(Arc<str>, Arc<str>)> {
+        let mut evaluator: Evaluator<WORDS_WIDE> = self.take_evaluator();
+        let locations = Arc::clone(&self.stacks[stack.0 as usize].locations);
+        let terms = locations.iter().map(|&location| self.interner.terms(location));
+        evaluator.run(&self.program, terms);
+        let hits = self.answered(&evaluator.hits, context);
+        self.put_evaluator(evaluator);
+        let named = hits.iter().map(|hit| {
+            let rule = &self.program.rules[hit.rule as usize];
+            let schema = &self.program.schemas[rule.schema as usize];
+            (Arc::clone(&schema.name), Arc::clone(&rule.name))
+        });
+        named.collect()
+    }
+
+    /// Returns an outcome.
+    pub fn get(&self, outcome: OutcomeId) -> &Outcome {
+        self.made.outcome(outcome.0)
+    }
+
+    /// Returns the texts that outcomes name.
+    pub fn made(&self) -> &Made {
+        &self.made
+    }
+
+    /// Returns the text of a tag.
+    pub fn tag(&self, tag: u32) -> &str {
+        self.made.tag(tag)
+    }
+
+    /// Returns a name that a frame is shown by.
+    pub fn name(&self, name: u32) -> &str {
+        self.made.name(name)
+    }
+}
+
+/// Keeps the evaluator for stacks of some depth, which is made when the first of them comes.
+trait Deep<const W: usize> {
+    fn take_evaluator(&mut self) -> Evaluator<W>;
+    fn put_evaluator(&mut self, evaluator: Evaluator<W>);
+}
+
+impl Deep<WORDS_MIDDLE> for Matcher {
+    fn take_evaluator(&mut self) -> Evaluator<WORDS_MIDDLE> {
+        self.middle
+            .take()
+            .unwrap_or_else(|| Evaluator::new(&self.program))
+    }
+
+    fn put_evaluator(&mut self, evaluator: Evaluator<WORDS_MIDDLE>) {
+        self.middle = Some(evaluator);
+    }
+}
+
+impl Deep<WORDS_WIDE> for Matcher {
+    fn take_evaluator(&mut self) -> Evaluator<WORDS_WIDE> {
+        self.wide.take().unwrap_or_else(|| Evaluator::new(&self.program))
+    }
+
+    fn put_evaluator(&mut self, evaluator: Evaluator<WORDS_WIDE>) {
+        self.wide = Some(evaluator);
+    }
+}

@@ -1,0 +1,274 @@
+//! The schedule of one host and profiler: which slot opens next, and what outlasts a restart.
+//!
+//! A slot is judged when it starts, by whoever is there to see it: what started while the agent was down, or
+//! while the machine slept, was not planned and enters no total. Judged once, it is never judged again, also
+//! when the clock goes back: what has the number of the last slot or a lower one waits. Memory is stored
+//! before a slot is acted upon, so that a crash can lose a slot and never run one twice.
+
+use serde::{Deserialize, Serialize};
+
+use crate::hash::Probability;
+use crate::slot::{DAY_US, Grid, HOUR_US};
+
+/// A slot seen later than this after its start is not planned: a run that starts late would cover the end of
+/// slots more often than their beginning. Agents look at the clock many times a second; a tenth of the
+/// shortest slot is ample.
+pub const LATE_US: u64 = 100_000;
+
+/// A clock that goes back by up to a day is waited for, so that no slot repeats. By more, what was believed
+/// before was wrong (a machine that woke in 2099), and waiting could last years.
+pub const BACK_MAX_US: u64 = DAY_US;
+
+/// What outlasts a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// The last slot that was judged.
+    pub last: Option<u64>,
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing starts before this moment. Look again then, or earlier.
+    Wait {
+        /// When the next slot starts, by the clock as it is now.
+        until_us: u64,
+    },
+    /// A slot starts: [`Schedule::moment`] says when in it, and whether it runs.
+    Opens(Opening),
+}
+
+/// A slot that starts now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    /// Its number.
+    pub slot: u64,
+    /// When it started.
+    pub start_us: u64,
+    /// How many slots before it started unseen: not planned, for nobody was there.
+    pub missed: u64,
+    /// Whether the clock was found more than [`BACK_MAX_US`] behind what was believed; worth a line in the
+    /// log.
+    pub clock_was_ahead: bool,
+}
+
+/// The moment of a slot: when its run starts, or would have started.
+///
+/// A slot counts as planned for the services that are present at this moment, drawn or not. Counted at the
+/// slot's start instead, a service that comes and goes would miss the first half minute of each stay, and
+/// what was planned in its last half minute would find nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// When it is.
+    pub start_us: u64,
+    /// By when a run must have started in order to fit: until then it waits for the machine, and is refused
+    /// afterwards.
+    pub latest_us: u64,
+    /// The hour that it counts for, since 1970: that of the middle of its planned run. By the start, an hour
+    /// would have half a run's length of the next one's load.
+    pub hour: u64,
+    /// Whether the slot was drawn.
+    pub runs: bool,
+}
+
+/// The schedule of one host and profiler.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    grid: Grid,
+    memory: Memory,
+}
+
+impl Schedule {
+    /// Returns the schedule that goes on from `memory`.
+    pub fn new(grid: Grid, memory: Memory) -> Self {
+        Self { grid, memory }
+    }
+
+    /// Returns what must be stored before the slot that [`Schedule::look`] returned is acted upon.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// Returns what to do at `now_us`. A slot is returned once.
+    pub fn look(&mut self, now_us: u64) -> Verdict {
+        let slot = self.grid.slot_at(now_us);
+        let start_us = self.grid.start_us(slot);
+        let mut clock_was_ahead = false;
+        if let Some(last) = self.memory.last {
+            let last_us = self.grid.start_us(last);
+            clock_was_ahead = last_us.saturating_sub(start_us) > BACK_MAX_US;
+            if slot <= last && !clock_was_ahead {
+                let until_us = self.grid.start_us(last.saturating_add(1));
+                return Verdict::Wait { until_us };
+            }
+        }
+        if now_us.saturating_sub(start_us) > LATE_US {
+            // Forget the wrong future at once: the next slot is judged by the clock as it is.
+            if clock_was_ahead {
+                self.memory.last = Some(slot);
+            }
+            let until_us = self.grid.start_us(slot.saturating_add(1));
+            return Verdict::Wait { until_us };
+        }
+        let missed = match self.memory.last {
+            Some(last) if !clock_was_ahead => slot - last - 1,
+            _ => 0,
+        };
+        self.memory.last = Some(slot);
+        Verdict::Opens(Opening {
+            slot,
+            start_us,
+            missed,
+            clock_was_ahead,
+        })
+    }
+
+    /// Returns the moment of a slot for a plan with run probability `q` and runs of `planned_us`.
+    pub fn moment(&self, slot: u64, q: Probability, planned_us: u64) -> Moment {
+        let room_us = self.grid.length().us().saturating_sub(planned_us);
+        let start_us = self.grid.run_start_us(slot, planned_us);
+        Moment {
+            start_us,
+            hour: start_us.saturating_add(planned_us / 2) / HOUR_US,
+            latest_us: self.grid.start_us(slot).saturating_add(room_us),
+            runs: self.grid.runs(slot, q),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::slot::SlotLength;
+
+    const NOON: u64 = 20_000 * DAY_US + DAY_US / 2;
+    const TICK_US: u64 = 50_000;
+
+    fn schedule(memory: Memory) -> Schedule {
+        Schedule::new(Grid::new("s", "cpu", "h", SlotLength::MINUTE), memory)
+    }
+
+    /// Follows a clock of 50 ms ticks and returns the slots that opened.
+    fn follow(schedule: &mut Schedule, from_us: u64, to_us: u64) -> Vec<u64> {
+        (from_us..to_us)
+            .step_by(TICK_US as usize)
+            .filter_map(|now| match schedule.look(now) {
+                Verdict::Opens(opening) => Some(opening.slot),
+                Verdict::Wait { until_us } => {
+                    assert!(until_us > now);
+                    None
+                }
+            })
+            .collect()
+    }
+
+    /// Checks that every slot opens once while somebody looks.
+    #[test]
+    fn each_slot_opens_once() {
+        let slots = follow(&mut schedule(Memory::default()), NOON, NOON + HOUR_US);
+        assert_eq!(slots.len(), 60);
+        assert!(slots.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    }
+
+    /// Checks that a restart within a slot does not run it again, and that slots of the time between are not
+    /// planned.
+    #[test]
+    fn a_restart_repeats_nothing() {
+        let mut before = schedule(Memory::default());
+        let first = follow(&mut before, NOON, NOON + 600_000_000);
+        let mut after = schedule(before.memory());
+        let second = follow(&mut after, NOON + 590_000_000, NOON + 1_200_000_000);
+        assert_eq!(second.first(), first.last().map(|last| last + 1).as_ref());
+        let mut late = schedule(before.memory());
+        let third = follow(&mut late, NOON + HOUR_US, NOON + HOUR_US + 120_000_000);
+        assert_eq!(third.len(), 2);
+        assert!(third[0] > first[9] + 40);
+    }
+
+    /// Checks that a clock that jumps an hour forth plans nothing for the hour that never was, and that after
+    /// it jumps back nothing runs a second time.
+    #[test]
+    fn clock_jumps_repeat_nothing() {
+        let mut schedule = schedule(Memory::default());
+        let mut seen = BTreeSet::new();
+        let mut opened = 0;
+        for (from, to) in [
+            (NOON, NOON + 600_000_000),
+            (NOON + HOUR_US, NOON + HOUR_US + 600_000_000),
+            (NOON + 600_000_000, NOON + 2 * HOUR_US),
+        ] {
+            let slots = follow(&mut schedule, from, to);
+            opened += slots.len();
+            seen.extend(slots);
+        }
+        assert_eq!(seen.len(), opened);
+        assert_eq!(opened, 10 + 10 + 50);
+    }
+
+    /// Checks that a memory from the far future is given up, and said so, instead of waited for.
+    #[test]
+    fn a_memory_from_the_far_future_is_given_up() {
+        let grid = Grid::new("s", "cpu", "h", SlotLength::MINUTE);
+        let memory = Memory {
+            last: Some(grid.slot_at(NOON + 400 * DAY_US)),
+        };
+        assert_eq!(follow(&mut schedule(memory), NOON, NOON + 600_000_000).len(), 10);
+        let slot = grid.slot_at(NOON);
+        match schedule(memory).look(grid.start_us(slot)) {
+            Verdict::Opens(opening) => assert!(opening.clock_was_ahead && opening.missed == 0),
+            Verdict::Wait { .. } => panic!("the slot did not open"),
+        }
+    }
+
+    /// Checks that a run fits between its moment and the slot's end, also when it waits as long as it may.
+    #[test]
+    fn a_run_may_wait_within_its_slot() {
+        let schedule = schedule(Memory::default());
+        for slot in 28_800_000..28_801_000 {
+            let moment = schedule.moment(slot, Probability::ALWAYS, 10_000_000);
+            assert!(moment.runs && moment.start_us <= moment.latest_us);
+            assert_eq!(
+                moment.latest_us + 10_000_000,
+                schedule.grid.start_us(slot) + 60_000_000
+            );
+        }
+    }
+
+    /// Checks that the memory survives being written down.
+    #[test]
+    fn the_memory_can_be_written_down() {
+        let memory = Memory {
+            last: Some(28_800_123),
+        };
+        let text = serde_json::to_string(&memory).unwrap();
+        assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), memory);
+    }
+
+    proptest! {
+        /// Checks that however the clock wanders within a day, and whenever the agent restarts, no slot opens
+        /// twice.
+        #[test]
+        fn no_slot_opens_twice(walk in prop::collection::vec((-3_600_i64..3_600, any::<bool>()), 1..60)) {
+            let mut schedule = schedule(Memory::default());
+            let mut seen = BTreeSet::new();
+            let mut now = NOON as i64;
+            for (step_s, restart) in walk {
+                let (noon, reach) = (NOON as i64, 40_000_000_000);
+                now = (now + step_s * 1_000_000).clamp(noon - reach, noon + reach);
+                if restart {
+                    schedule = self::schedule(schedule.memory());
+                }
+                let start = schedule.grid.start_us(schedule.grid.slot_at(now as u64));
+                for at in [start, now as u64] {
+                    if let Verdict::Opens(opening) = schedule.look(at) {
+                        prop_assert!(seen.insert(opening.slot), "slot {} opened twice", opening.slot);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Ticks that the kernel left out: no counter tells of them, only the time that passed.
+
+/// Ticks by which a count may differ from time × frequency by where the interval begins and ends.
+const EDGE_TICKS: f64 = 2.0;
+/// Share by which it may differ because timers are late.
+const LATE_SHARE: f64 = 0.01;
+
+/// Returns how many ticks each one stands for on a CPU that saw `ticks` (busy and idle) while its event ran
+/// for `running_ns` at `frequency_hz`: 1 unless the kernel throttled it. Nothing if it was throttled to
+/// nothing: then the CPU was not sampled, and its part of the run counts as cut short.
+pub fn throttle_factor(ticks: u64, running_ns: u64, frequency_hz: f64) -> Option<f64> {
+    let due = running_ns as f64 / 1e9 * frequency_hz;
+    if ticks as f64 >= due * (1.0 - LATE_SHARE) - EDGE_TICKS {
+        return Some(1.0);
+    }
+    (ticks > 0).then(|| due / ticks as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that an untroubled CPU is left alone, whatever the interval's edges do.
+    #[test]
+    fn edges_are_not_throttling() {
+        for ticks in 97..=101 {
+            assert_eq!(throttle_factor(ticks, 1_000_000_000, 99.0), Some(1.0), "{ticks}");
+        }
+    }
+
+    /// Checks that a CPU that was throttled for half of the time counts twice, and that silence is not a
+    /// count.
+    #[test]
+    fn throttled_ticks_are_carried_by_the_others() {
+        assert_eq!(throttle_factor(495, 10_000_000_000, 99.0), Some(2.0));
+        assert_eq!(throttle_factor(0, 10_000_000_000, 99.0), None);
+        assert_eq!(throttle_factor(0, 1_000_000, 99.0), Some(1.0));
+    }
+}

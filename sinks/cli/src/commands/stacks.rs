@@ -1,0 +1,162 @@
+//! `strobe stacks`: stack schemas as files, before anyone enables them.
+
+use std::path::{Path, PathBuf};
+
+use strobe_stack_schema::{Diagnostic, Library, Severity, Source, StackSchemaError, check, stacktags, test};
+
+use crate::error::CliError;
+use crate::render;
+
+/// What to do.
+#[derive(clap::Subcommand)]
+#[command(after_help = "Examples:\n  \
+    strobe stacks check schemas/stacks\n  \
+    strobe stacks test schemas/stacks/cpp.stacks\n  \
+    strobe stacks import team.stacktags > team.stacks")]
+pub enum Command {
+    /// Look schemas over: rules without an example, that can never match, that never prevail.
+    Check {
+        #[command(flatten)]
+        files: Files,
+        /// Let rules be without an example.
+        #[arg(long)]
+        untested: bool,
+    },
+    /// Run the examples that stand beside the rules, and show what differs.
+    Test {
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Write a file of Microsoft's stack tags as a schema, on standard output; what cannot be carried over, on standard error.
+    Import {
+        /// The file.
+        file: PathBuf,
+        /// Name of the schema; by default the file's.
+        #[arg(long)]
+        name: Option<String>,
+    },
+}
+
+/// Which schemas.
+#[derive(clap::Args)]
+pub struct Files {
+    /// Files, or folders of `.stacks` files. What one includes must be among them.
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+/// Bytes of a file: over this it is none that a person wrote.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+impl Files {
+    fn sources(&self) -> Result<Vec<Source>, CliError> {
+        let mut sources = Vec::new();
+        for path in &self.paths {
+            if !path.is_dir() {
+                sources.push(read(path)?);
+                continue;
+            }
+            let mut found = Vec::new();
+            for entry in std::fs::read_dir(path).map_err(unreadable(path))? {
+                let file = entry.map_err(unreadable(path))?.path();
+                if file.extension().is_some_and(|extension| extension == "stacks") {
+                    found.push(file);
+                }
+            }
+            if found.is_empty() {
+                let folder = path.display();
+                return Err(CliError::Usage(format!(
+                    "{folder} has no file that ends in `.stacks`"
+                )));
+            }
+            found.sort();
+            for file in &found {
+                sources.push(read(file)?);
+            }
+        }
+        Ok(sources)
+    }
+}
+
+fn unreadable(path: &Path) -> impl Fn(std::io::Error) -> CliError {
+    let what = path.display().to_string();
+    move |source| CliError::Io {
+        action: "read",
+        what: what.clone(),
+        source,
+    }
+}
+
+fn read(path: &Path) -> Result<Source, CliError> {
+    let bytes = std::fs::metadata(path).map_err(unreadable(path))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(CliError::Usage(format!(
+            "{} has {bytes} bytes: a schema has at most {FILE_BYTES_MAX}",
+            path.display()
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable(path))?;
+    Ok(Source::new(&path.display().to_string(), &text))
+}
+
+fn refused(error: StackSchemaError) -> CliError {
+    CliError::Usage(error.to_string())
+}
+
+/// Carries a command out.
+///
+/// # Errors
+/// [`CliError`]; [`CliError::Said`] where schemas have errors, which are printed.
+pub fn run(command: &Command) -> Result<(), CliError> {
+    match command {
+        Command::Check { files, untested } => {
+            let library = Library::parse(&files.sources()?).map_err(refused)?;
+            let mut found: Vec<Diagnostic> = Vec::new();
+            for schema in library.schemas() {
+                found.extend(check(&library, &schema.name, *untested).map_err(refused)?);
+            }
+            said(&found)?;
+            let errors = found.iter().filter(|one| one.severity == Severity::Error).count();
+            let warnings = found.len() - errors;
+            let schemas = library.schemas().count();
+            render::say(format!("{schemas} schemas: {errors} errors, {warnings} warnings"))?;
+            if errors > 0 { Err(CliError::Said) } else { Ok(()) }
+        }
+        Command::Test { files } => {
+            let library = Library::parse(&files.sources()?).map_err(refused)?;
+            let (mut passed, mut failures) = (0, Vec::new());
+            for schema in library.schemas() {
+                let report = test(&library, &schema.name).map_err(refused)?;
+                passed += report.passed;
+                failures.extend(report.failures);
+            }
+            said(&failures)?;
+            render::say(format!("{passed} examples are true, {} are not", failures.len()))?;
+            if failures.is_empty() {
+                Ok(())
+            } else {
+                Err(CliError::Said)
+            }
+        }
+        Command::Import { file, name } => {
+            let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            let name = name.clone().or(stem).unwrap_or_default();
+            let imported = stacktags::import(&name, &read(file)?).map_err(refused)?;
+            for note in &imported.notes {
+                let place = format!("{}:{}:{}", file.display(), note.line, note.column);
+                eprintln!("{}", render::plain(&format!("{place}: {}", note.message)));
+            }
+            render::say(imported.text.trim_end())
+        }
+    }
+}
+
+/// Prints what was found. A text of several lines: each is cleaned by itself.
+fn said(found: &[Diagnostic]) -> Result<(), CliError> {
+    for one in found {
+        let text = one.to_string();
+        let lines: Vec<String> = text.lines().map(render::plain).collect();
+        render::say(format!("{}\n", lines.join("\n")))?;
+    }
+    Ok(())
+}
