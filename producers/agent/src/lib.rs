@@ -4,7 +4,7 @@
 //!
 //! | thread | file | does |
 //! |--|--|--|
-//! | sampling | [`sampling`] | reads the ring and the side-band every 200 ms, merges them by time, closes batches |
+//! | sampling | [`sampling`] | reads the ring and the side-band every 100 or 200 ms, merges them by time, closes batches |
 //! | spooling | [`spooling`] | encodes closed batches, appends them to the spool, keeps the accounting of the run |
 //! | publishing | [`publish`] | sends what the spool holds; frees it on the broker's acknowledgement |
 //! | binaries | [`binaries`] | puts each newly seen binary into the symbol store, within limits |
