@@ -22,6 +22,7 @@ PACKAGES=(
   python3-venv      # the engine's packages stay in a folder of their own
   "default-jre-headless|openjdk-17-jre-headless|openjdk-21-jre-headless|openjdk-25-jre-headless" # the broker
   maven             # resolves the broker's jars
+  gdb               # tests hold stacks against those that it finds
   kcat              # tests read the bus with what everybody has
   curl              # tests speak to the engine with what everybody has
   linux-perf        # the peer in `make bench-agent`
