@@ -87,7 +87,10 @@ fn a_mapping_bears_its_build_id() {
         .to_owned();
     let mut side_band = SideBand::start(&SideBandSettings::default()).unwrap();
     if !side_band.has_build_ids() {
-        println!("skipped: this kernel puts no build ids into mappings");
+        println!(
+            "skipped: {}: this kernel puts no build ids into mappings",
+            common::test_name()
+        );
         return;
     }
     let victim = Chain::start(&program, &[]);

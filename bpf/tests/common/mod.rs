@@ -12,6 +12,11 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the name of the test that runs: that of its thread.
+pub fn test_name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
 /// Returns why tests of the kernel cannot run here, printed as skipped.
 pub fn skipped() -> bool {
     let compiler = Command::new("gcc").arg("--version").output();
@@ -20,7 +25,7 @@ pub fn skipped() -> bool {
         .then(|| "no gcc: install the Debian package `gcc`".to_owned());
     match strobe_bpf::probe::can_run().err().or(missing) {
         Some(reason) => {
-            println!("skipped: {reason}");
+            println!("skipped: {}: {reason}", test_name());
             true
         }
         None => false,

@@ -425,9 +425,6 @@ impl Symbolizer {
 
     /// Remembers an answer.
     fn take(&mut self, binary: u32, asked: &[u64], answer: &Answer<'_>) {
-        if let Some(state) = self.binaries.get_mut(binary as usize) {
-            state.strikes = 0;
-        }
         let names = match answer {
             Answer::Binary(reason) => {
                 let time = match reason {

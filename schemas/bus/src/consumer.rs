@@ -416,6 +416,10 @@ fn trouble(error: KafkaError) -> Result<Event, Error> {
             source: error,
         });
     }
+    if let Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) = error.rdkafka_error_code() {
+        tracing::warn!(%error, "a topic is missing: `strobe topics apply` makes it; reading goes on when it is there");
+        return Ok(Event::Idle);
+    }
     // That brokers are away is said by the client's log, now and then.
     if !native::is_away(&error) {
         tracing::warn!(%error, "reading goes on after an error");

@@ -51,7 +51,9 @@ pub fn have(program: &str) -> bool {
         .status();
     let found = found.is_ok_and(|status| status.success());
     if !found {
-        eprintln!("skipped: `{program}` is not installed");
+        let test = std::thread::current();
+        let test = test.name().unwrap_or("a test");
+        println!("skipped: {test}: `{program}` is not installed");
     }
     found
 }
