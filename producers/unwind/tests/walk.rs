@@ -22,8 +22,6 @@ use strobe_unwind::walk::{End, Place, Process, Registers, walk};
 
 /// Steps of one program. What is of interest in the samples lies within.
 const STEPS: usize = 4_000;
-/// Steps of the program in Go: behind them it is in its scheduler, where gdb takes an address of data for a frame.
-const GO_STEPS: usize = 200;
 
 /// What gdb is told before the first step. `step` prints the registers, by DWARF numbers, and the frames' addresses.
 const SCRIPT: &str = r#"
@@ -256,7 +254,7 @@ impl Process for Stopped<'_> {
 
 /// Steps through a program from the function `from`, and holds each walk against gdb's. Returns how many there were, and how
 /// many went through a signal's frame.
-fn step_through(program: &Path, from: &str, name: &str, steps: usize) -> Option<(usize, usize)> {
+fn step_through(program: &Path, from: &str, name: &str, ends: &[End]) -> Option<(usize, usize)> {
     let mut gdb = Gdb::start(program, from)?;
     let mut tables = Tables::default();
     let mut stop = gdb.stop();
@@ -271,14 +269,15 @@ fn step_through(program: &Path, from: &str, name: &str, steps: usize) -> Option<
         });
         let hex = |frames: &[u64]| frames.iter().map(|f| format!("{f:x}")).collect::<Vec<_>>();
         assert_eq!(
-            (hex(&frames), end),
-            (hex(&at.frames), End::Root),
+            hex(&frames),
+            hex(&at.frames),
             "{name}, step {compared}, {:x?}",
             at.registers
         );
+        assert!(ends.contains(&end), "{name}, step {compared}: {end:?}");
         compared += 1;
         handlers += usize::from(exact > 1);
-        if compared >= steps {
+        if compared >= STEPS {
             break;
         }
         stop = gdb.step();
@@ -322,7 +321,7 @@ fn walks_of_c_are_gdbs() {
         let Some((program, name)) = program_of(folder.path(), compiler, "frames.c", level, pointer) else {
             continue;
         };
-        if let Some((compared, handlers)) = step_through(&program, "all", &name, STEPS) {
+        if let Some((compared, handlers)) = step_through(&program, "all", &name, &[End::Root]) {
             println!("{name}: {compared} instructions, {handlers} with a signal's frame");
             assert!(compared == STEPS, "{name}: {compared}");
         }
@@ -336,7 +335,7 @@ fn walks_through_signal_handlers_are_gdbs() {
     for (compiler, level) in [("gcc", "-O2"), ("clang", "-O0")] {
         let found = program_of(folder.path(), compiler, "frames.c", level, "-fomit-frame-pointer");
         let Some((program, name)) = found else { continue };
-        if let Some((_, handlers)) = step_through(&program, "with_signal", &name, STEPS) {
+        if let Some((_, handlers)) = step_through(&program, "with_signal", &name, &[End::Root]) {
             assert!(handlers > 10, "{name}: {handlers}");
         }
     }
@@ -355,7 +354,7 @@ fn walks_of_exceptions_are_gdbs() {
             "-fomit-frame-pointer",
         );
         let Some((program, name)) = found else { continue };
-        if let Some((compared, _)) = step_through(&program, "main", &name, STEPS) {
+        if let Some((compared, _)) = step_through(&program, "main", &name, &[End::Root]) {
             assert_eq!(compared, STEPS, "{name}");
         }
     }
@@ -369,7 +368,8 @@ fn walks_of_go_are_gdbs() {
         return;
     }
     let program = folder.path().join("go");
-    if let Some((compared, _)) = step_through(&program, "main.leaf", "go", GO_STEPS) {
+    // Below its scheduler gdb takes an address of data for a frame; the walk says that no code is there.
+    if let Some((compared, _)) = step_through(&program, "main.leaf", "go", &[End::Root, End::Unmapped]) {
         assert!(compared > 100, "{compared}");
     }
 }
@@ -378,7 +378,7 @@ fn walks_of_go_are_gdbs() {
 #[test]
 fn walks_of_rust_are_gdbs() {
     let own = std::env::current_exe().unwrap();
-    if let Some((compared, _)) = step_through(&own, "main", "rust", STEPS) {
+    if let Some((compared, _)) = step_through(&own, "main", "rust", &[End::Root]) {
         assert!(compared > 100, "{compared}");
     }
 }
