@@ -19,9 +19,17 @@ typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
 typedef _Bool bool;
+enum { false = 0, true = 1 };
 
 enum { BPF_ANY = 0 };
-enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_RINGBUF = 27 };
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+enum { BPF_F_MMAPABLE = 1 << 10 };
 enum { BPF_F_USER_STACK = 1 << 8 };
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
 enum { BPF_RB_AVAIL_DATA = 0 };
@@ -43,6 +51,10 @@ struct pt_regs {
 /* The only 32-bit code segment that Linux gives to user space (`__USER32_CS`). */
 #define REGS_COMPAT32(regs) (((regs)->cs & 0xffff) == 0x23)
 #define CODE_ADDRESS(address) (address)
+/* By DWARF number, as unwind tables name them. */
+#define GENERAL_REGISTERS(regs)                                                                              \
+	{ (regs)->ax, (regs)->dx, (regs)->cx, (regs)->bx, (regs)->si,  (regs)->di,  (regs)->bp,	 (regs)->sp, \
+	  (regs)->r8, (regs)->r9, (regs)->r10, (regs)->r11, (regs)->r12, (regs)->r13, (regs)->r14, (regs)->r15 }
 /* Five-level page tables: the largest user space there is. */
 #define USER_ADDRESS_END (1ULL << 56)
 
@@ -57,6 +69,8 @@ struct pt_regs {
 #define REGS_FP(regs) ((regs)->regs[29])
 #define REGS_USER_MODE(regs) (((regs)->pstate & 0xf) == 0)
 #define REGS_COMPAT32(regs) (((regs)->pstate & 0x10) != 0)
+/* No unwind tables here yet: the walk by them is never begun. */
+#define GENERAL_REGISTERS(regs) { 0 }
 /* Return addresses may be signed (PAC) in the bits that an address does not use. */
 #define CODE_ADDRESS(address) ((address) & ((1ULL << 48) - 1))
 #define USER_ADDRESS_END (1ULL << 48)

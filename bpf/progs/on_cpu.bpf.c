@@ -8,6 +8,7 @@
 #include <bpf/bpf_core_read.h>
 #include "record.h"
 #include "unwind.h"
+#include "table_walk.h"
 
 /* Which hierarchy names a task's control group. */
 enum cgroup_source { CGROUP_V2 = 0, CGROUP_MEMORY = 1, CGROUP_CPU = 2, CGROUP_PIDS = 3, CGROUP_CPUACCT = 4 };
@@ -16,6 +17,7 @@ enum cgroup_source { CGROUP_V2 = 0, CGROUP_MEMORY = 1, CGROUP_CPU = 2, CGROUP_PI
 const volatile __u32 cgroup_source = CGROUP_V2;
 const volatile __u32 kernel_frames_max = STACK_FRAMES_MAX;	/* less where `perf_event_max_stack` is less */
 const volatile __u32 sent_sets_mask = 0;	/* sets of `sent`, a power of two, minus 1 */
+const volatile __u32 tables_used = 0;	/* 0: every stack is walked by frame pointers */
 const volatile __u64 wake_bytes = ~0ULL;	/* unread bytes from which user space is woken */
 
 volatile struct control control = { .epoch = 1, .omit_seen = 1 };
@@ -106,38 +108,58 @@ static __always_inline enum stack_end kernel_stack(struct bpf_perf_event_data *c
 }
 
 /* Where user code stands: the registers a user stack is walked from. */
-struct user_registers {
-	__u64 ip;
-	__u64 sp;
-	__u64 fp;
-	bool compat32;
-};
-
-static __always_inline struct user_registers registers_of(const struct pt_regs *regs)
+static __always_inline void take_registers(struct scratch *scratch, const struct pt_regs *regs)
 {
-	return (struct user_registers){ REGS_IP(regs), REGS_SP(regs), REGS_FP(regs), REGS_COMPAT32(regs) };
+	__u64 general[DWARF_REGISTERS] = GENERAL_REGISTERS(regs);
+
+	scratch->user.ip = REGS_IP(regs);
+	scratch->user.sp = REGS_SP(regs);
+	scratch->user.fp = REGS_FP(regs);
+	scratch->compat32 = REGS_COMPAT32(regs);
+	__builtin_memcpy(scratch->table.general, general, sizeof(general));
 }
 
 /*
- * Kept apart by the barrier: left alone, the compiler merges these loads with those from the saved registers, through
- * a pointer that may be either, and the verifier refuses a context pointer that was computed with.
+ * Two functions that are not inlined: left alone, the compiler merges the loads of both through a pointer that may be
+ * either, and the verifier refuses a context pointer that was computed with.
  */
-static __always_inline struct user_registers interrupted_registers(struct bpf_perf_event_data *ctx)
+static __noinline int take_interrupted_registers(struct bpf_perf_event_data *ctx, struct scratch *scratch)
 {
-	struct user_registers regs = registers_of(&ctx->regs);
+	take_registers(scratch, &ctx->regs);
+	return 0;
+}
 
-	barrier_var(regs.ip);
-	barrier_var(regs.sp);
-	barrier_var(regs.fp);
-	barrier_var(regs.compat32);
-	return regs;
+static __noinline int take_saved_registers(struct task_struct *task, struct scratch *scratch)
+{
+	take_registers(scratch, (const struct pt_regs *)bpf_task_pt_regs(task));
+	return 0;
+}
+
+/* Finds the list of mappings of the image that runs; false: there is none yet. */
+static __always_inline bool begin_tables(struct scratch *scratch)
+{
+	const struct sample_header *header = &scratch->record.header;
+	__u32 tgid = header->tgid;
+	const struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+
+	if (!process || process->start_time_ns != header->start_time_ns || process->exec_id != header->exec_id)
+		return false;
+	scratch->table.mappings_at = process->mappings_at;
+	scratch->table.mappings = process->mappings;
+	scratch->table.mapping.start = 0;
+	scratch->table.mapping.end = 0;
+	scratch->table.fp_at = 0;
+	scratch->table.bx_at = 0;
+	scratch->table.bx_lost = 0;
+	scratch->table.others_at = OTHERS_HERE;
+	scratch->table.exact = 1;
+	return true;
 }
 
 static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct task_struct *task, bool in_user_mode,
 				      struct scratch *scratch)
 {
 	struct unwind *state = &scratch->user;
-	struct user_registers regs;
 	struct mm_struct *mm = task->mm;
 
 	if ((task->flags & PF_KTHREAD) || !mm)
@@ -149,28 +171,35 @@ static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct ta
 	if (BPF_CORE_READ_BITFIELD(task, in_execve))
 		return STACK_EXEC;
 	if (in_user_mode)
-		regs = interrupted_registers(ctx);
+		take_interrupted_registers(ctx, scratch);
 	else
-		regs = registers_of((const struct pt_regs *)bpf_task_pt_regs(task));
+		take_saved_registers(task, scratch);
 	/* Workers that the kernel started inside a process (io_uring, vhost) have its memory and no user registers. */
-	if (regs.ip == 0)
+	if (state->ip == 0)
 		return STACK_NO_USER;
-	if (regs.compat32) {
-		scratch->record.frames[state->base & FRAMES_MASK] = regs.ip;
-		state->hash = hash_word(state->hash, regs.ip);
+	if (scratch->compat32) {
+		scratch->record.frames[state->base & FRAMES_MASK] = state->ip;
+		state->hash = hash_word(state->hash, state->ip);
 		state->depth = 1;
 		return STACK_COMPAT32;
 	}
-	state->ip = regs.ip;
-	state->sp = regs.sp;
-	state->fp = regs.fp;
 	state->stack_top = mm->start_stack;
+	if (tables_used) {
+		if (begin_tables(scratch))
+			return walk_by_tables(scratch);
+		scratch->record.header.flags |= SAMPLE_NO_TABLES;
+	}
 	return walk_user(scratch);
 }
 
 /* Returns the flags of one output: a wake-up for each sample would cost more than the sample (12 to 16 us). */
-static __always_inline __u64 wake_flags(void)
+static __always_inline __u64 wake_flags(const struct sample_record *record)
 {
+	/* The sooner user space hears of an image, the fewer of its stacks are walked without tables. */
+	if (record->header.flags & SAMPLE_NO_TABLES && !control.woken_for_image) {
+		control.woken_for_image = 1;
+		return BPF_RB_FORCE_WAKEUP;
+	}
 	if (control.woken || bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) < wake_bytes)
 		return BPF_RB_NO_WAKEUP;
 	control.woken = 1;
@@ -192,7 +221,7 @@ static __always_inline void send(struct sample_record *record, __u64 hash, struc
 	}
 	/* Variable length: a reservation takes only a constant size. */
 	error = bpf_ringbuf_output(&samples, record, sizeof(struct sample_header) + frames * sizeof(__u64),
-				   wake_flags());
+				   wake_flags(record));
 	if (error == 0) {
 		if (record->header.flags & SAMPLE_FRAMES_OMITTED) {
 			count->omitted++;

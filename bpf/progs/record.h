@@ -24,6 +24,8 @@ enum stack_end {
 	STACK_NO_USER = 6,	/* a kernel thread, or a process whose memory is gone already */
 	STACK_EXEC = 7,		/* withheld: inside execve registers and memory may belong to different images */
 	STACK_COMPAT32 = 8,	/* 32-bit code: frames of another size; only the first address is kept */
+	STACK_NO_MAPPING = 9,	/* the last frame's address lies in no code that the process is known to have mapped */
+	STACK_UNSUPPORTED = 10,	/* the binary describes the last frame in a way that no rule expresses */
 	STACK_ENDS
 };
 
@@ -31,6 +33,8 @@ enum stack_end {
 #define SAMPLE_KERNEL_MODE 1	/* the tick interrupted the kernel */
 #define SAMPLE_FRAMES_OMITTED 2	/* the same stack went out in this epoch already: look it up by `stack_hash` */
 #define SAMPLE_GUEST 4		/* a vCPU thread running its guest: the time is the guest's */
+#define SAMPLE_NO_TABLES 8	/* no list of mappings was there for this image, or it lacked one that the stack runs through */
+#define SAMPLE_GUESSED 16	/* a frame was left by a frame pointer for which no table vouches */
 
 enum drop_reason {
 	DROP_RING_FULL = 0,	/* no room, or the ring's lock was held too long */
@@ -78,7 +82,7 @@ struct control {
 	__u32 epoch;
 	__u32 omit_seen;	/* 0: send every stack whole */
 	__u32 woken;		/* 1: user space was woken and has not read since */
-	__u32 unused;
+	__u32 woken_for_image;	/* 1: it was woken for an image without tables, and has not allowed it again */
 };
 
 _Static_assert(sizeof(struct sample_header) == 80, "src/record.rs HEADER_BYTES");

@@ -4,12 +4,13 @@
  * takes longer. Over four runs on a busy two-CPU machine, mostly stacks of 40 frames (Linux 6.18; `examples/measure.rs`):
  * 2.2 to 3.1 us against 0.9 to 2.0 at 997 Hz, 4.6 to 8.4 against 2.1 to 3.5 at 101 Hz.
  *
- * Shape: `walk_user` repeats `step` on a `struct unwind`. A table-driven unwinder takes the place of `step` alone:
- * it finds the next ip, sp and fp from the same three and answers with the same `enum stack_end`. If its steps
- * outgrow one program, the loop becomes tail calls: its whole state stands in the per-CPU scratch already.
+ * Shape: `walk_user` repeats `step` on a `struct unwind`. `table_walk.h` takes other steps on the same state, and this one
+ * where no table says otherwise.
  */
 #ifndef STROBE_UNWIND_H
 #define STROBE_UNWIND_H
+
+#include "table_types.h"
 
 #define HASH_MULTIPLIER 0x9e3779b97f4a7c15ULL
 
@@ -30,10 +31,37 @@ struct unwind {
 	__u32 base;	/* kernel frames before the first user frame */
 };
 
+/* Registers by their DWARF numbers, on x86-64. */
+#define DWARF_BX 3
+#define DWARF_FP 6
+#define DWARF_SP 7
+#define DWARF_REGISTERS 16
+
+/* `others_at`: where the registers are that calls do not preserve; any other value is a signal frame's address. */
+#define OTHERS_LOST 0
+#define OTHERS_HERE 1
+
+/* What a walk by tables knows beyond `struct unwind`. Addresses of 0: the value itself is in `user.fp`, or in `general`. */
+struct table_walk {
+	__u64 general[DWARF_REGISTERS];
+	__u64 fp_at;
+	__u64 bx_at;
+	__u64 others_at;
+	__u32 mappings_at;
+	__u32 mappings;
+	__u32 exact;	/* the address is that of an interrupted instruction, not a return address */
+	__u32 bx_lost;
+	__u32 failed;	/* why a register could not be had: enum stack_end */
+	__u32 unused;
+	struct mapping mapping;	/* of the frame before */
+};
+
 /* What one tick works on. Per CPU, in a map: too big for the BPF stack. */
 struct scratch {
 	struct sample_record record;
 	struct unwind user;
+	struct table_walk table;
+	__u64 compat32;	/* the registers are those of 32-bit code */
 };
 
 /* No address below this is ever mapped, by default `vm.mmap_min_addr`. */

@@ -40,11 +40,17 @@ impl CpuCounters {
 
     /// Returns how many walks stopped before the outermost frame, where there was a user stack to walk.
     pub fn walk_failures(&self) -> u64 {
-        use StackEnd::{BadFramePointer, BadReturnAddress, Unreadable};
-        [Unreadable, BadFramePointer, BadReturnAddress]
-            .into_iter()
-            .map(|end| self.user_end(end))
-            .sum()
+        use StackEnd::{BadFramePointer, BadReturnAddress, NoMapping, Unreadable, Unsupported};
+        [
+            Unreadable,
+            BadFramePointer,
+            BadReturnAddress,
+            NoMapping,
+            Unsupported,
+        ]
+        .into_iter()
+        .map(|end| self.user_end(end))
+        .sum()
     }
 
     /// Adds another CPU's counts.
@@ -101,7 +107,7 @@ mod tests {
             (counters.dropped(), counters.user_end(StackEnd::NotTaken)),
             (11, 7)
         );
-        assert_eq!(counters.walk_failures(), 10 + 11 + 12);
+        assert_eq!(counters.walk_failures(), 10 + 11 + 12 + 16 + 17);
         assert_eq!(CpuCounters::parse(&bytes[8..]), None);
     }
 }

@@ -76,6 +76,14 @@ pub enum Error {
         /// The error itself.
         message: String,
     },
+    /// A BPF map could not be written or made.
+    #[error("writing the BPF map {map} failed: {message}")]
+    WriteMap {
+        /// Which one.
+        map: &'static str,
+        /// The error itself.
+        message: String,
+    },
     /// A buffer's positions contradict each other, or a record its size.
     #[error("the buffer is inconsistent at position {position}: stop this profiler and start it again")]
     RingCorrupt {

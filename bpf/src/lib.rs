@@ -19,6 +19,8 @@
 //! - A user stack in a record belongs to the image that the record names: (tgid, start time, exec count).
 //! - Records are read where the kernel wrote them; nothing is copied until somebody keeps it.
 //!
+//! User stacks are walked by unwind tables where [`TableMemory`] has been given some, and by frame pointers elsewhere.
+//!
 //! The only crate with `unsafe`, C and libbpf.
 #![allow(
     unsafe_code,
@@ -43,6 +45,7 @@ mod run_stats;
 mod sampler;
 mod side_band;
 mod side_band_record;
+mod tables;
 mod time_merge;
 
 pub use attr::monotonic_ns;
@@ -55,3 +58,4 @@ pub use record::{
 pub use sampler::{Consumed, Sampler, SamplerSettings, Wake};
 pub use side_band::{SideBand, SideBandCounters, SideBandSettings};
 pub use side_band_record::{FileIdentity, Mmap, ProcessEvent, ProcessEventKind};
+pub use tables::{Block, ImageIdentity, MAPPINGS_MAX, MappingEntry, PROCESSES_MAX, TableMemory};

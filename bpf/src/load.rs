@@ -15,6 +15,7 @@ use crate::libbpf_log::Recording;
 use crate::mapping::{Access, Mapping, page_bytes};
 use crate::probe;
 use crate::record::STACK_FRAMES_MAX;
+use crate::tables::TableMemory;
 
 #[allow(
     clippy::all,
@@ -44,6 +45,8 @@ pub struct LoadSettings {
     pub sent_stacks: u32,
     pub omit_sent_stacks: bool,
     pub cgroup_source: CgroupSource,
+    /// Most bytes of unwind tables; 0: stacks are walked by frame pointers alone.
+    pub tables_bytes_max: u64,
 }
 
 /// The program in the kernel, attached to nothing yet.
@@ -53,6 +56,8 @@ pub struct Loaded {
     pub samples: MapHandle,
     pub counters: MapHandle,
     pub control: Control,
+    /// Taken out by whoever fills it; nothing where tables are not used.
+    pub tables: Option<TableMemory>,
 }
 
 /// Loads the program, or says why not and what to do.
@@ -86,10 +91,14 @@ fn try_load(settings: &LoadSettings) -> Result<Loaded, Failure> {
     let mut open = skeleton::OnCpuSkelBuilder::default().open(&mut storage)?;
     open.maps.samples.set_max_entries(settings.ring_bytes)?;
     open.maps.sent.set_max_entries(settings.sent_stacks / SENT_WAYS)?;
+    if settings.tables_bytes_max == 0 {
+        open.maps.processes.set_max_entries(1)?; // allocated at once, and never looked into
+    }
     if let Some(fixed) = open.maps.rodata_data.as_deref_mut() {
         fixed.cgroup_source = settings.cgroup_source as u32;
         fixed.kernel_frames_max = probe::perf_event_max_stack().min(STACK_FRAMES_MAX as u32);
         fixed.sent_sets_mask = settings.sent_stacks / SENT_WAYS - 1;
+        fixed.tables_used = u32::from(settings.tables_bytes_max > 0);
         fixed.wake_bytes = u64::from(settings.ring_bytes) / 4 * 3;
     }
     let loaded = open.load()?;
@@ -101,6 +110,15 @@ fn try_load(settings: &LoadSettings) -> Result<Loaded, Failure> {
         samples: MapHandle::try_from(&loaded.maps.samples)?,
         counters: MapHandle::try_from(&loaded.maps.counters)?,
         control,
+        tables: if settings.tables_bytes_max > 0 {
+            Some(TableMemory::new(
+                MapHandle::try_from(&loaded.maps.segments)?,
+                MapHandle::try_from(&loaded.maps.processes)?,
+                settings.tables_bytes_max,
+            ))
+        } else {
+            None
+        },
     })
 }
 
@@ -117,6 +135,7 @@ impl Control {
     const EPOCH: usize = 0;
     const OMIT: usize = 4;
     const WOKEN: usize = 8;
+    const WOKEN_FOR_IMAGE: usize = 12;
 
     fn map(data: std::os::fd::BorrowedFd<'_>) -> Result<Self, Error> {
         let bytes = page_bytes();
@@ -152,6 +171,13 @@ impl Control {
     /// Allows the next wake-up.
     pub fn clear_woken(&self) {
         if let Some(word) = self.word(Self::WOKEN) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Allows the next wake-up for an image without tables.
+    pub fn clear_woken_for_image(&self) {
+        if let Some(word) = self.word(Self::WOKEN_FOR_IMAGE) {
             word.store(0, Ordering::Relaxed);
         }
     }

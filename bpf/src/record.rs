@@ -45,7 +45,9 @@ const _: () = assert!(std::mem::offset_of!(Layout, comm) == 64);
 const KERNEL_MODE: u16 = 1;
 const FRAMES_OMITTED: u16 = 2;
 const GUEST: u16 = 4;
-const FLAGS_KNOWN: u16 = KERNEL_MODE | FRAMES_OMITTED | GUEST;
+const NO_TABLES: u16 = 8;
+const GUESSED: u16 = 16;
+const FLAGS_KNOWN: u16 = KERNEL_MODE | FRAMES_OMITTED | GUEST | NO_TABLES | GUESSED;
 
 /// How one side of a stack ended. Only [`StackEnd::Root`] is complete; every other one says why it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,11 +72,15 @@ pub enum StackEnd {
     Exec = 7,
     /// 32-bit code, of which only the innermost address is kept.
     Compat32 = 8,
+    /// The last frame's address lies in no code that the process is known to have mapped.
+    NoMapping = 9,
+    /// The binary describes the last frame in a way that no rule of an unwind table expresses.
+    Unsupported = 10,
 }
 
 impl StackEnd {
     /// How many there are: `STACK_ENDS` in `progs/record.h`.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 11;
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
         Self::NotTaken,
@@ -86,7 +92,26 @@ impl StackEnd {
         Self::NoUser,
         Self::Exec,
         Self::Compat32,
+        Self::NoMapping,
+        Self::Unsupported,
     ];
+
+    /// Returns its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotTaken => "not_taken",
+            Self::Root => "root",
+            Self::Depth => "depth",
+            Self::Unreadable => "unreadable",
+            Self::BadFramePointer => "bad_frame_pointer",
+            Self::BadReturnAddress => "bad_return_address",
+            Self::NoUser => "no_user",
+            Self::Exec => "exec",
+            Self::Compat32 => "compat32",
+            Self::NoMapping => "no_mapping",
+            Self::Unsupported => "unsupported",
+        }
+    }
 
     fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
@@ -233,6 +258,18 @@ impl<'a> RawSample<'a> {
         self.flags & GUEST != 0
     }
 
+    /// Tells whether the stack was walked by frame pointers, as no tables were there yet for its image, or for a library that it had
+    /// just loaded. Never where tables are not used at all.
+    pub fn without_tables(&self) -> bool {
+        self.flags & NO_TABLES != 0
+    }
+
+    /// Tells whether some frame was left by a frame pointer for which no table vouches: in generated code, or in a binary without
+    /// frame information.
+    pub fn has_guessed_frames(&self) -> bool {
+        self.flags & GUESSED != 0
+    }
+
     /// Tells whether the frames came with an earlier record of the same `stack_hash` and `epoch`.
     pub fn frames_omitted(&self) -> bool {
         self.flags & FRAMES_OMITTED != 0
@@ -282,6 +319,7 @@ impl fmt::Debug for RawSample<'_> {
             .field("ends", &(self.kernel_end, self.user_end))
             .field("depths", &(self.kernel_depth, self.user_depth))
             .field("omitted", &self.frames_omitted())
+            .field("without_tables", &self.without_tables())
             .finish_non_exhaustive()
     }
 }

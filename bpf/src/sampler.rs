@@ -19,6 +19,7 @@ use crate::record::RawSample;
 use crate::ring::Ring;
 use crate::run_stats::RunStats;
 use crate::side_band::SideBand;
+use crate::tables::TableMemory;
 
 /// Room per CPU unless said otherwise: 9,973 Hz of stacks 127 deep, all new, for 80 ms; of typical ones for a second.
 const RING_BYTES_PER_CPU: usize = 1 << 20;
@@ -41,6 +42,8 @@ pub struct SamplerSettings {
     pub omit_sent_stacks: bool,
     /// What names a task's control group.
     pub hierarchy: Hierarchy,
+    /// Most bytes of unwind tables in the kernel; 0: stacks are walked by frame pointers alone.
+    pub tables_bytes_max: u64,
 }
 
 impl SamplerSettings {
@@ -52,6 +55,7 @@ impl SamplerSettings {
             sent_stacks: SENT_STACKS,
             omit_sent_stacks: true,
             hierarchy: Hierarchy::find(),
+            tables_bytes_max: 0,
         }
     }
 }
@@ -70,7 +74,7 @@ pub struct Consumed {
 pub enum Wake {
     /// The time is up: the usual case.
     Timeout,
-    /// The ring is three quarters full, or a buffer of the side-band half.
+    /// The ring is three quarters full, or a buffer of the side-band half; or there is a sample of an image without tables.
     NearlyFull,
 }
 
@@ -105,6 +109,7 @@ impl Sampler {
             sent_stacks: sent_stacks(settings)?,
             omit_sent_stacks: settings.omit_sent_stacks,
             cgroup_source: settings.hierarchy.source,
+            tables_bytes_max: settings.tables_bytes_max,
         })?;
         let ring = Ring::new(loaded.samples.as_fd(), ring_bytes as usize)?;
         let wake = wake_on(&loaded)?;
@@ -165,6 +170,17 @@ impl Sampler {
     /// Returns what the program has cost, while [`crate::bench_support::Counting`] lives.
     pub fn run_stats(&self) -> io::Result<RunStats> {
         RunStats::of(self.loaded.program.as_fd())
+    }
+
+    /// Returns the memory of unwind tables, once; nothing where the settings give it no bytes.
+    pub fn take_tables(&mut self) -> Option<TableMemory> {
+        self.loaded.tables.take()
+    }
+
+    /// Lets a sample of an image without tables wake [`Sampler::wait`] once more. Not more often than each wake-up is worth: some
+    /// 15 µs.
+    pub fn allow_wake_for_image(&self) {
+        self.loaded.control.clear_woken_for_image();
     }
 
     /// Returns each CPU's counts, of those that this sampler ticks on.

@@ -49,8 +49,6 @@ pub fn idle_and_stolen_seconds() -> (f64, f64) {
 
 /// Compiles a C program, with frame pointers.
 pub fn compile(source: &str, into: &Path) {
-    let path = into.with_extension("c");
-    std::fs::write(&path, source).unwrap();
     let flags = [
         "-O1",
         "-g0",
@@ -58,9 +56,16 @@ pub fn compile(source: &str, into: &Path) {
         "-mno-omit-leaf-frame-pointer",
         "-fno-optimize-sibling-calls",
     ];
-    let flags = flags.into_iter().chain(["-Wl,--build-id=sha1", "-pthread", "-o"]);
+    compile_with(source, into, &flags);
+}
+
+/// Compiles a C program.
+pub fn compile_with(source: &str, into: &Path, flags: &[&str]) {
+    let path = into.with_extension("c");
+    std::fs::write(&path, source).unwrap();
     let output = Command::new("gcc")
         .args(flags)
+        .args(["-Wl,--build-id=sha1", "-pthread", "-o"])
         .arg(into)
         .arg(&path)
         .output()

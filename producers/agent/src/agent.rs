@@ -1,4 +1,4 @@
-//! The four threads, from start to end.
+//! The five threads, from start to end.
 
 use std::fs;
 use std::path::Path;
@@ -16,6 +16,7 @@ use crate::publish::Publishing;
 use crate::sampling::Sampling;
 use crate::spooling::{self, Spooling};
 use crate::status::Status;
+use crate::tables;
 
 /// Runs the agent until the wish to stop, or for as long as the settings say.
 ///
@@ -35,8 +36,20 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
         Some(_) => Some(sync_channel(binaries::QUEUE)).unzip(),
         None => (None, None),
     };
+    let (to_make, wanted) = sync_channel(tables::QUEUE);
+    let (made, from_making) = sync_channel(tables::MADE_QUEUE);
+    let tables_used = settings.unwind.kernel_bytes_max > 0;
+    let maker = tables_used
+        .then(|| tables::maker(&settings.unwind, &settings.state_dir))
+        .transpose()?;
     // First what may be refused, so that nothing runs when the agent cannot.
-    let sampling = Sampling::start(settings, to_spool, announce, Arc::clone(&status))?;
+    let sampling = Sampling::start(
+        settings,
+        to_spool,
+        announce,
+        (to_make, from_making),
+        Arc::clone(&status),
+    )?;
     let publishing = match &settings.bus {
         Some(bus) => Some(Publishing::new(reader, bus, Arc::clone(&status))?),
         None => None,
@@ -53,6 +66,13 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
         let (limits, status, token) = (settings.binaries.clone(), Arc::clone(&status), shutdown.clone());
         threads.push(start("binaries", shutdown, move || {
             Ok(binaries::run(store, &limits, &announced, &status, &token)?)
+        })?);
+    }
+    if let Some(maker) = maker {
+        let (status, token) = (Arc::clone(&status), shutdown.clone());
+        threads.push(start("tables", shutdown, move || {
+            tables::run(maker, &wanted, &made, &status, &token);
+            Ok(())
         })?);
     }
     if let Some(duration) = settings.duration {

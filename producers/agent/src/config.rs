@@ -1,5 +1,6 @@
 //! The agent's configuration, as written and as proved.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +35,22 @@ pub struct AgentConfig {
     pub spool: SpoolConfig,
     /// Upload of binaries.
     pub binaries: BinariesConfig,
+    /// Unwinding without frame pointers.
+    pub unwind: UnwindConfig,
+}
+
+/// The part `[unwind]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UnwindConfig {
+    /// The most that tables take in the kernel, taken as it is needed; 0: stacks are walked by frame pointers alone. About 4.4
+    /// bytes for each row, of which 100 MB of code have some 1.6 million.
+    pub kernel_bytes_max: u64,
+    /// The most that tables take on disk.
+    pub kept_bytes_max: u64,
+    /// The command that makes a table of the binary on its stdin. The agent itself, unless somebody tests.
+    #[serde(skip)]
+    pub worker: Vec<OsString>,
 }
 
 /// The part `[spool]`.
@@ -73,6 +90,7 @@ impl Default for AgentConfig {
             bus: Bus::default(),
             spool: SpoolConfig::default(),
             binaries: BinariesConfig::default(),
+            unwind: UnwindConfig::default(),
         }
     }
 }
@@ -87,6 +105,17 @@ impl Default for SpoolConfig {
     }
 }
 
+impl Default for UnwindConfig {
+    fn default() -> Self {
+        Self {
+            kernel_bytes_max: 128 << 20,
+            kept_bytes_max: 1 << 30,
+            // Also where the file has been replaced by a newer one meanwhile.
+            worker: ["/proc/self/exe", WORKER_COMMAND].map(OsString::from).to_vec(),
+        }
+    }
+}
+
 impl Default for BinariesConfig {
     fn default() -> Self {
         Self {
@@ -96,6 +125,8 @@ impl Default for BinariesConfig {
     }
 }
 
+/// The agent's sub-command that makes one table.
+pub const WORKER_COMMAND: &str = "unwind-worker";
 /// Least room of a spool: two segments of 16 MiB and the reserve for the events of runs.
 const SPOOL_BYTES_MIN: u64 = 34 << 20;
 /// Shortest run: below, a run is mostly its own start and end.
@@ -126,6 +157,8 @@ pub struct Settings {
     pub spool: strobe_spool::Settings,
     /// Upload of binaries.
     pub binaries: BinariesConfig,
+    /// Unwinding without frame pointers.
+    pub unwind: UnwindConfig,
     /// Folder into which each framed raw batch is written as well, for benchmarks.
     pub capture: Option<PathBuf>,
     /// Time after which the agent stops by itself.
@@ -210,6 +243,7 @@ impl AgentConfig {
             ring_bytes: self.ring_bytes,
             spool,
             binaries: self.binaries,
+            unwind: self.unwind,
             capture: None,
             duration: None,
         })
@@ -236,6 +270,14 @@ mod tests {
         assert!(error.contains("did you mean `frequency_hz`?"), "{error}");
         let error = AgentConfig::parse("[spool]\nsize = 1").unwrap_err();
         assert!(error.contains("did you mean `size_limit_bytes`?"), "{error}");
+    }
+
+    /// Checks that a limit on tables leaves the command that makes them as it is.
+    #[test]
+    fn a_limit_on_tables_leaves_their_maker() {
+        let config = AgentConfig::parse("[unwind]\nkept_bytes_max = 5").unwrap();
+        assert_eq!(config.unwind.worker, UnwindConfig::default().worker);
+        assert_eq!(config.unwind.worker.len(), 2);
     }
 
     /// Checks that nothing need be configured, and that what makes no sense is refused by name.

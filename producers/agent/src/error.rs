@@ -44,6 +44,9 @@ pub enum AgentError {
     /// The bus.
     #[error(transparent)]
     Bus(#[from] strobe_bus::Error),
+    /// The kept unwind tables.
+    #[error(transparent)]
+    Unwind(#[from] strobe_unwind::UnwindError),
     /// The symbol store.
     #[error(transparent)]
     Store(#[from] strobe_store::StoreError),

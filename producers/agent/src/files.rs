@@ -220,7 +220,9 @@ impl Files {
         if file.elf.is_err() && file.attempts < ATTEMPTS_MAX {
             file.attempts += 1;
             if vdso {
-                file.elf = vdso_of_this_process().ok_or(Reason::Unreadable);
+                file.elf = vdso_of_this_process()
+                    .map(|(_, elf)| elf)
+                    .ok_or(Reason::Unreadable);
             } else if let Some((open, elf)) = mapped.read() {
                 self.announce(open, &elf, id);
                 self.known[id.0 as usize].elf = Ok(elf);
@@ -229,6 +231,23 @@ impl Files {
             }
         }
         Backing::File(id)
+    }
+
+    /// Opens a known file again, where a process has it mapped; nothing where it can no longer be had, or is another one by now.
+    pub fn open(&self, id: FileId, pid: u32, range: (u64, u64)) -> Option<File> {
+        let known = self.get(id);
+        let elf = known.elf.as_ref().ok()?;
+        if elf.kind == BinaryKind::Vdso {
+            return vdso_of_this_process().map(|(file, _)| file);
+        }
+        let mapped = MappedFile {
+            pid,
+            range,
+            path: &known.path,
+            build_id: Some(elf.id.clone()),
+            inode: None,
+        };
+        mapped.read().map(|(file, _)| file)
     }
 
     fn announce(&mut self, file: File, elf: &Elf, id: FileId) {
@@ -260,8 +279,8 @@ fn open_regular(path: &str) -> Option<(File, Metadata)> {
         .map(|file| (file, meta))
 }
 
-/// Returns the vdso: the kernel maps the same into every 64-bit process, also into this one.
-fn vdso_of_this_process() -> Option<Elf> {
+/// Returns the vdso, in a file that exists in memory only: the kernel maps the same into every 64-bit process, also into this one.
+fn vdso_of_this_process() -> Option<(File, Elf)> {
     let maps = crate::procfs::executable_maps(std::process::id())?;
     let vdso = maps.iter().find(|map| map.path == "[vdso]")?;
     let memory = File::open("/proc/self/mem").ok()?;
@@ -272,10 +291,8 @@ fn vdso_of_this_process() -> Option<Elf> {
     let mut file = File::from(fd);
     std::io::Write::write_all(&mut file, &bytes).ok()?;
     let elf = elf::read(&mut file)?;
-    Some(Elf {
-        kind: BinaryKind::Vdso,
-        ..elf
-    })
+    let kind = BinaryKind::Vdso;
+    Some((file, Elf { kind, ..elf }))
 }
 
 #[cfg(test)]

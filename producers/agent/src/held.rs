@@ -35,6 +35,8 @@ pub struct Held {
     pub user_end: StackEnd,
     /// Whether the addresses came with an earlier sample.
     pub frames_omitted: bool,
+    /// Whether the image had no unwind tables yet.
+    pub without_tables: bool,
     /// The thread's name, padded with zeros.
     pub comm: [u8; 16],
     kernel: (u32, u32),
@@ -59,6 +61,7 @@ impl Held {
             kernel_end: StackEnd::NotTaken,
             user_end: StackEnd::Root,
             frames_omitted: false,
+            without_tables: false,
             comm: *b"test\0\0\0\0\0\0\0\0\0\0\0\0",
             kernel: (0, 0),
             user_until: 0,
@@ -104,6 +107,7 @@ impl HeldSamples {
             kernel_end: sample.kernel_end,
             user_end: sample.user_end,
             frames_omitted: sample.frames_omitted(),
+            without_tables: sample.without_tables(),
             comm,
             kernel,
             user_until: self.addresses.len() as u32,

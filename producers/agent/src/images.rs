@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use strobe_bpf::{ProcessEventKind, StackEnd};
+use strobe_bpf::{ImageIdentity, ProcessEventKind, StackEnd};
 
 use crate::files::{Backing, Files, MappedFile};
 use crate::held::Held;
@@ -22,6 +22,9 @@ const IMAGES_PER_PID_MAX: usize = 3;
 const KEEP_ENDED_NS: u64 = 1_000_000_000;
 /// How many ancestors are asked for the environment of a process that is gone.
 const ANCESTORS_MAX: u32 = 8;
+/// Mappings of code above which it is asked whether all of them are still there: the side-band does not tell what is unmapped.
+/// Few programs have as many; one that loads and unloads plugins would collect them.
+const REFRESH_AT: usize = 512;
 /// Pids known at one time; beyond, those without recent news are dropped and read from `/proc` again.
 const PIDS_MAX: usize = 65_536;
 
@@ -41,6 +44,8 @@ pub struct Image {
     ended_ns: Option<u64>,
     /// Executable mappings, ascending, not overlapping. Shared with the parent until either changes.
     mappings: Mappings,
+    /// How many mappings it has to have before they are read from `/proc` again.
+    refresh_at: usize,
     /// The executable's path: the first file mapped after an exec.
     pub executable: Option<Arc<str>>,
     /// What it was forked from, also after an exec: children have the same environment unless they change it.
@@ -82,6 +87,24 @@ impl Image {
     /// Returns the mapping that holds `address`.
     pub fn mapping(&self, address: u64) -> Option<&Mapping> {
         self.mappings.find(address)
+    }
+
+    /// Returns its executable mappings, ascending, not overlapping.
+    pub fn mappings(&self) -> &[Mapping] {
+        self.mappings.all()
+    }
+
+    /// Reads its mappings anew. Those that have gone meanwhile are of no use to samples that come; those that came are told of
+    /// by the side-band once more, which changes nothing.
+    fn refresh(&mut self, files: &mut Files) {
+        if self.ended_ns.is_none()
+            && let Some(lines) = procfs::executable_maps(self.pid)
+        {
+            let mappings = lines.iter().map(|line| mapping_of_line(self.pid, line, files));
+            self.mappings = mappings.collect();
+        }
+        // Read again only after as many have come as there are.
+        self.refresh_at = REFRESH_AT.max(2 * self.mappings.all().len());
     }
 
     /// Returns whether it has neither code nor a file: a kernel thread.
@@ -136,13 +159,10 @@ impl Images {
         let Some(lines) = procfs::executable_maps(pid) else {
             return false;
         };
-        let mappings = lines.iter().map(|line| Mapping {
-            start: line.start,
-            end: line.end,
-            file_offset: line.file_offset,
-            backing: files.backing(&MappedFile::of_line(pid, line)),
-        });
-        let mappings = mappings.collect();
+        let mappings = lines
+            .iter()
+            .map(|line| mapping_of_line(pid, line, files))
+            .collect();
         let number = self.number();
         self.scanned += 1;
         let executable = procfs::executable(pid).map(Arc::from);
@@ -155,6 +175,7 @@ impl Images {
             born_ns,
             ended_ns,
             mappings,
+            refresh_at: REFRESH_AT,
             executable,
             origin: None,
             variable: None,
@@ -173,6 +194,13 @@ impl Images {
 
     fn current(&mut self, pid: u32) -> Option<&mut Image> {
         self.by_pid.get_mut(&pid)?.last_mut()
+    }
+
+    /// Returns an image that still runs, by what samples say of it.
+    pub fn image(&self, identity: &ImageIdentity) -> Option<&Image> {
+        let image = self.by_pid.get(&identity.tgid)?.last()?;
+        let same = image.start_ns == Some(identity.start_time_ns) && image.exec == Some(identity.exec_id);
+        (same && image.ended_ns.is_none()).then_some(image)
     }
 
     /// Takes an event of the side-band, in the order of time.
@@ -212,6 +240,7 @@ impl Images {
                 .as_ref()
                 .map(|parent| parent.mappings.clone())
                 .unwrap_or_default(),
+            refresh_at: from.as_ref().map_or(REFRESH_AT, |parent| parent.refresh_at),
             executable: from.as_ref().and_then(|parent| parent.executable.clone()),
             origin: from.map(|parent| Origin {
                 pid: parent.pid,
@@ -237,6 +266,7 @@ impl Images {
             born_ns: time_ns,
             ended_ns: None,
             mappings: Mappings::default(),
+            refresh_at: REFRESH_AT,
             executable: None,
             origin: before.as_ref().and_then(|image| image.origin),
             variable: None,
@@ -263,6 +293,7 @@ impl Images {
                 born_ns: time_ns,
                 ended_ns: None,
                 mappings: Mappings::default(),
+                refresh_at: REFRESH_AT,
                 executable: None,
                 origin: None,
                 variable: None,
@@ -283,6 +314,9 @@ impl Images {
             file_offset: mmap.file_offset,
             backing,
         });
+        if image.mappings().len() >= image.refresh_at {
+            image.refresh(files);
+        }
         if replaced {
             Change::Replaced(image.number)
         } else {
@@ -386,6 +420,15 @@ impl Images {
     }
 }
 
+fn mapping_of_line(pid: u32, line: &procfs::MapLine, files: &mut Files) -> Mapping {
+    Mapping {
+        start: line.start,
+        end: line.end,
+        file_offset: line.file_offset,
+        backing: files.backing(&MappedFile::of_line(pid, line)),
+    }
+}
+
 /// Returns whether the process that a sample is of still runs the image that was sampled, as far as can be told from outside:
 /// it began at the same time, and its thread has the same name, which an exec would have changed.
 fn is_unchanged(sample: &Held) -> bool {
@@ -406,6 +449,7 @@ mod tests {
             born_ns: 0,
             ended_ns: None,
             mappings: Mappings::default(),
+            refresh_at: REFRESH_AT,
             executable: None,
             origin: None,
             variable: None,

@@ -1,6 +1,6 @@
 //! The agent: every host's flight recorder. Steps 1 to 9 of the path of one sample.
 //!
-//! Four threads, each the owner of its state, joined by bounded queues:
+//! Five threads, each the owner of its state, joined by bounded queues:
 //!
 //! | thread | file | does |
 //! |--|--|--|
@@ -8,6 +8,7 @@
 //! | spooling | [`spooling`] | encodes closed batches, appends them to the spool, keeps the accounting of the run |
 //! | publishing | [`publish`] | sends what the spool holds; frees it on the broker's acknowledgement |
 //! | binaries | [`binaries`] | puts each newly seen binary into the symbol store, within limits |
+//! | tables | [`tables`] | makes the unwind tables of what is sampled, each once, in worker processes; [`unwinding`] puts them into the kernel |
 //!
 //! Invariants:
 //!
@@ -39,6 +40,8 @@ pub mod service;
 pub mod spooling;
 pub mod stacks;
 pub mod status;
+pub mod tables;
+pub mod unwinding;
 pub mod vocabulary;
 
 mod agent;

@@ -38,6 +38,12 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         capture: Option<PathBuf>,
     },
+    /// Make the unwind table of the binary on stdin.
+    #[command(hide = true)]
+    UnwindWorker {
+        /// The table's name.
+        key: String,
+    },
     /// Check the configuration and what the kernel allows, and say what is missing.
     Check {
         #[command(flatten)]
@@ -168,6 +174,7 @@ fn main() -> ExitCode {
             options.start_log();
             run(&options, duration, capture)
         }
+        Command::UnwindWorker { key } => return strobe_unwind::worker_main(&key),
         Command::Check { options } => check(&options),
     };
     match result {

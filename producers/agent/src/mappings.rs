@@ -54,6 +54,11 @@ impl FromIterator<Mapping> for Mappings {
 }
 
 impl Mappings {
+    /// Returns all of them.
+    pub fn all(&self) -> &[Mapping] {
+        &self.0
+    }
+
     /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

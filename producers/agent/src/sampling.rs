@@ -7,11 +7,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strobe_bpf::cgroup::CgroupPaths;
-use strobe_bpf::{ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandSettings, monotonic_ns};
+use strobe_bpf::{
+    ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandSettings, Wake, monotonic_ns,
+};
 use strobe_bus::Shutdown;
 use strobe_event::{DropReason, RunState, StackEnd};
 
@@ -29,6 +31,8 @@ use crate::service::Services;
 use crate::spooling::{Event, Report, ToSpool};
 use crate::stacks::{KnownStacks, StackId};
 use crate::status::Status;
+use crate::tables::{Made, Wanted};
+use crate::unwinding::Unwinding;
 use crate::vocabulary::Vocabulary;
 
 /// Pause between two readings, each of which costs as much as a dozen samples. A ring that fills up ends it earlier.
@@ -36,6 +40,10 @@ const ROUND: Duration = Duration::from_millis(200);
 /// The same at more than [`FAST_HZ`], where readings are the smaller part of the cost and the ring fills twice as fast.
 const ROUND_FAST: Duration = Duration::from_millis(100);
 const FAST_HZ: u32 = 500;
+/// Pause while unwind tables are being made: until they are in the kernel, stacks are walked without them.
+const SHORT_ROUND: Duration = Duration::from_millis(10);
+/// Shortest time between two wake-ups for images without tables: each costs some 15 µs and a round.
+const WAKE_NS: u64 = 20_000_000;
 /// Longest interval of a batch: what a query waits for at most.
 const BATCH_NS: u64 = 2_000_000_000;
 /// Pause between two looks for what can be dropped.
@@ -53,6 +61,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub struct Sampling {
     sampler: Sampler,
     side_band: SideBand,
+    allowed_ns: u64,
     settler: Settler,
     status: Arc<Status>,
 }
@@ -69,6 +78,7 @@ struct Settler {
     stacks: KnownStacks,
     normalizer: Normalizer,
     forgotten: Option<StackId>,
+    unwinding: Option<Unwinding>,
     services: Services,
     cgroups: CgroupPaths,
     builder: Builder,
@@ -101,10 +111,12 @@ impl Sampling {
         settings: &Settings,
         to_spool: SyncSender<ToSpool>,
         announce: Option<SyncSender<NewBinary>>,
+        (to_make, made): (SyncSender<Wanted>, Receiver<Made>),
         status: Arc<Status>,
     ) -> Result<Self, AgentError> {
         let sampler_settings = SamplerSettings {
             ring_bytes: settings.ring_bytes,
+            tables_bytes_max: settings.unwind.kernel_bytes_max,
             ..SamplerSettings::at(settings.frequency_hz)
         };
         // The side-band first: what happens between the two is known twice rather than not at all.
@@ -122,6 +134,9 @@ impl Sampling {
         let cgroups = CgroupPaths::new(&sampler_settings.hierarchy);
         let mut sampler = Sampler::start(&sampler_settings)?;
         sampler.wake_on_side_band(&side_band)?;
+        let unwinding = sampler
+            .take_tables()
+            .map(|memory| Unwinding::new(memory, to_make, made));
         let now_ns = monotonic_ns();
         let run = Run::start(
             &settings.host,
@@ -141,6 +156,7 @@ impl Sampling {
             stacks: KnownStacks::default(),
             normalizer: Normalizer::default(),
             forgotten: None,
+            unwinding,
             services: Services::default(),
             cgroups,
             builder: Builder::new(now_ns),
@@ -155,6 +171,7 @@ impl Sampling {
         Ok(Self {
             sampler,
             side_band,
+            allowed_ns: 0,
             settler,
             status,
         })
@@ -192,9 +209,13 @@ impl Sampling {
         let mut tidied_ns = monotonic_ns();
         let fast = self.settler.frequency_hz > FAST_HZ;
         let round = if fast { ROUND_FAST } else { ROUND };
+        let mut pause = round;
         while !shutdown.is_requested() {
-            self.sampler.wait(round)?;
+            let woken = self.sampler.wait(pause)? == Wake::NearlyFull;
             self.round(held)?;
+            // What woke it may be too young to be settled in this round.
+            let waiting = self.settler.unwinding.as_ref().is_some_and(Unwinding::is_waiting);
+            pause = if woken || waiting { SHORT_ROUND } else { round };
             let now_ns = monotonic_ns();
             if now_ns.saturating_sub(tidied_ns) > TIDY_NS {
                 tidied_ns = now_ns;
@@ -225,12 +246,26 @@ impl Sampling {
         }
         settler.turn_run_if_due(clock_ns, sampler);
         settler.tidy_stacks(now_ns, sampler);
+        if let Some(unwinding) = &mut settler.unwinding {
+            complain(
+                &self.status,
+                unwinding.round(&settler.images, &settler.files, now_ns),
+            );
+            if now_ns.saturating_sub(self.allowed_ns) >= WAKE_NS {
+                self.allowed_ns = now_ns;
+                sampler.allow_wake_for_image();
+            }
+        }
         Ok(())
     }
 
     fn tidy(&mut self, now_ns: u64) {
         let settler = &mut self.settler;
         settler.images.expire(now_ns);
+        if let Some(unwinding) = &mut settler.unwinding {
+            complain(&self.status, unwinding.tidy(&settler.images));
+            self.status.unwinding(unwinding.counts());
+        }
         if let Err(error) = self
             .sampler
             .refresh_cpus()
@@ -249,6 +284,9 @@ impl Sampling {
                 sum(|c| c.idle),
                 sum(strobe_bpf::CpuCounters::dropped),
             );
+            let mut all = strobe_bpf::CpuCounters::default();
+            counters.values().for_each(|counters| all.add(counters));
+            self.status.user_ends(&all.user_ends);
         }
         let (frames, binaries, _) = settler.vocabulary.sizes();
         self.status.known(
@@ -293,6 +331,11 @@ impl Settler {
         } else {
             self.new_stack(held, addresses)
         };
+        if held.without_tables
+            && let Some(unwinding) = &mut self.unwinding
+        {
+            unwinding.want(held);
+        }
         let (images, files, services, cgroups) = (
             &mut self.images,
             &mut self.files,
@@ -332,6 +375,18 @@ impl Settler {
 
     /// Takes an event of the side-band.
     fn take_event(&mut self, time_ns: u64, event: &ProcessEventKind<'_>) {
+        if let Some(unwinding) = &mut self.unwinding {
+            let written = match *event {
+                ProcessEventKind::Mmap(ref mmap) => {
+                    unwinding.changed(mmap.pid);
+                    Ok(())
+                }
+                ProcessEventKind::Exec { pid, .. } => unwinding.ended(pid),
+                ProcessEventKind::Exit { pid, tid } if pid == tid => unwinding.ended(pid),
+                _ => Ok(()),
+            };
+            complain(&self.status, written);
+        }
         if let ProcessEventKind::Lost { records } = *event {
             // What is known of processes may be wrong from here on. What stacks of the current epoch meant when they were
             // sent stays true of samples that were taken before the next one.
@@ -386,6 +441,9 @@ impl Settler {
                 self.normalizer.forget();
             }
             if self.files.is_full() {
+                if let Some(unwinding) = &mut self.unwinding {
+                    complain(&self.status, unwinding.forget());
+                }
                 self.files.forget();
                 self.images.forget();
                 self.normalizer.forget();
@@ -463,6 +521,16 @@ impl Settler {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// Says that the kernel did not take a change of the unwind tables. Sampling goes on: stacks without tables are walked by frame
+/// pointers, and say so.
+fn complain(status: &Status, written: Result<(), strobe_bpf::Error>) {
+    if let Err(error) = written
+        && status.may_complain()
+    {
+        tracing::warn!(%error, "unwind tables cannot be written");
     }
 }
 

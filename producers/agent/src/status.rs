@@ -2,10 +2,14 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
+use strobe_bpf::StackEnd;
 use strobe_event::DropReason;
+
+use crate::unwinding::Counts;
 
 /// The status file's name, in the agent's state folder.
 pub const FILE: &str = "agent.status.json";
@@ -48,6 +52,14 @@ pub struct Status {
     binaries_too_big: AtomicU64,
     binaries_failed: AtomicU64,
     binaries_not_queued: AtomicU64,
+    /// Tables made and refused since the start, and the bytes of those kept on disk.
+    tables_made: AtomicU64,
+    tables_refused: AtomicU64,
+    tables_kept_bytes: AtomicU64,
+    /// What is in the kernel: see [`Counts`].
+    unwinding: Mutex<Counts>,
+    /// How the user stacks of busy ticks ended, as the kernel counts them.
+    user_ends: [AtomicU64; StackEnd::COUNT],
     ended: AtomicBool,
     complained_s: AtomicU64,
 }
@@ -71,6 +83,22 @@ impl Status {
         self.taken.store(taken, Relaxed);
         self.idle.store(idle, Relaxed);
         self.kernel_dropped.store(dropped, Relaxed);
+    }
+
+    pub(crate) fn tables_made(&self, made: u64, refused: u64, kept_bytes: u64) {
+        self.tables_made.store(made, Relaxed);
+        self.tables_refused.store(refused, Relaxed);
+        self.tables_kept_bytes.store(kept_bytes, Relaxed);
+    }
+
+    pub(crate) fn unwinding(&self, counts: Counts) {
+        *self.unwinding.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+
+    pub(crate) fn user_ends(&self, ends: &[u64; StackEnd::COUNT]) {
+        for (counter, count) in self.user_ends.iter().zip(ends) {
+            counter.store(*count, Relaxed);
+        }
     }
 
     pub(crate) fn side_band(&self, events: u64, lost: u64) {
@@ -151,6 +179,12 @@ impl Status {
                 )
             })
             .collect();
+        let ends: serde_json::Map<_, _> = StackEnd::ALL
+            .iter()
+            .zip(&self.user_ends)
+            .map(|(end, count)| (end.name().to_owned(), get(count).into()))
+            .collect();
+        let unwinding = *self.unwinding.lock().unwrap_or_else(PoisonError::into_inner);
         json!({
             "time_us": now_us(),
             "pid": std::process::id(),
@@ -179,6 +213,19 @@ impl Status {
                 "failed": get(&self.binaries_failed),
                 "not_queued": get(&self.binaries_not_queued),
             },
+            "unwinding": {
+                "processes": unwinding.processes,
+                "lists": unwinding.lists,
+                "tables": unwinding.tables,
+                "used_bytes": unwinding.used_bytes,
+                "held_bytes": unwinding.held_bytes,
+                "samples_without": unwinding.samples_without,
+                "evicted": unwinding.evicted,
+                "made": get(&self.tables_made),
+                "refused": get(&self.tables_refused),
+                "kept_bytes": get(&self.tables_kept_bytes),
+            },
+            "user_stack_ends": ends,
         })
     }
 

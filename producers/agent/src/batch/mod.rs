@@ -363,7 +363,10 @@ pub fn stack_end(held: &Held) -> StackEnd {
         Side::Root => StackEnd::Root,
         Side::Depth => StackEnd::Depth,
         Side::Unreadable => StackEnd::Unreadable,
-        Side::BadFramePointer | Side::BadReturnAddress => StackEnd::BadFramePointer,
+        // In all of these the caller could not be told; the kernel's counts say which it was.
+        Side::BadFramePointer | Side::BadReturnAddress | Side::NoMapping | Side::Unsupported => {
+            StackEnd::BadFramePointer
+        }
         Side::NoUser | Side::NotTaken => StackEnd::KernelOnly,
         Side::Exec => StackEnd::InExec,
         Side::Compat32 => StackEnd::Compat32,

@@ -1,0 +1,122 @@
+//! Tables of running processes, put where the sampler reads them: what the agent does, without its bookkeeping.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use object::{Object, ObjectSegment};
+use strobe_bpf::{Block, ImageIdentity, MappingEntry, TableMemory};
+use strobe_unwind::Table;
+
+struct Loaded {
+    base: u64,
+    entry: MappingEntry,
+    /// File offset, length, address of each segment.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+/// What was put into the memory, by path.
+pub struct Tables {
+    pub memory: TableMemory,
+    loaded: BTreeMap<String, Option<Loaded>>,
+}
+
+fn vdso() -> Vec<u8> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+    let (start, rest) = line.split_once('-').unwrap();
+    let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let (start, end) = (hex(start), hex(rest.split(' ').next().unwrap()));
+    let mut bytes = vec![0; (end - start) as usize];
+    File::open("/proc/self/mem")
+        .unwrap()
+        .read_exact_at(&mut bytes, start)
+        .unwrap();
+    bytes
+}
+
+impl Tables {
+    pub fn new(memory: TableMemory) -> Self {
+        let loaded = BTreeMap::new();
+        Self { memory, loaded }
+    }
+
+    fn load(&mut self, path: &str) -> Option<&Loaded> {
+        if !self.loaded.contains_key(path) {
+            let loaded = self.build(path);
+            self.loaded.insert(path.to_owned(), loaded);
+        }
+        self.loaded[path].as_ref()
+    }
+
+    fn build(&mut self, path: &str) -> Option<Loaded> {
+        let file = if path == "[vdso]" {
+            vdso()
+        } else {
+            std::fs::read(path).ok()?
+        };
+        let bytes = strobe_unwind::build(&*file, "test").ok()?;
+        let header = *Table::open(&bytes).unwrap().header();
+        let block = self.memory.store(&bytes).unwrap().unwrap();
+        let at = block.address();
+        let entry = MappingEntry {
+            rows_at: at + header.rows_at,
+            rows: header.rows,
+            directory_at: at + header.directory_at,
+            pages: header.pages,
+            rules_at: at + header.rules_at,
+            page_shift: header.page_shift,
+            ..MappingEntry::default()
+        };
+        let elf = object::File::parse(&*file).ok()?;
+        let segments = elf
+            .segments()
+            .map(|segment| {
+                let (offset, length) = segment.file_range();
+                (offset, length, segment.address())
+            })
+            .collect();
+        Some(Loaded {
+            base: header.base,
+            entry,
+            segments,
+        })
+    }
+
+    /// Gives a process its tables, as its mappings are now.
+    pub fn give(&mut self, image: &ImageIdentity) -> Block {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", image.tgid)).unwrap();
+        let mut entries = Vec::new();
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let (start, end) = words.next().unwrap().split_once('-').unwrap();
+            if !words.next().unwrap().contains('x') {
+                continue;
+            }
+            let hex = |text| u64::from_str_radix(text, 16).unwrap();
+            let (start, end, offset) = (hex(start), hex(end), hex(words.next().unwrap()));
+            let path = words.nth(2).unwrap_or_default();
+            let mapping = MappingEntry {
+                start,
+                end,
+                ..MappingEntry::default()
+            };
+            let known = self.load(path).and_then(|loaded| {
+                // The mapping is rounded to pages: it may begin before its segment.
+                let own = |(from, length, _): &&(u64, u64, u64)| *length > 0 && from & !0xfff == offset;
+                let (from, _, address) = loaded.segments.iter().rfind(own)?;
+                let bias = start.wrapping_sub(address - (from - offset));
+                Some(MappingEntry {
+                    start,
+                    end,
+                    offset: bias.wrapping_add(loaded.base),
+                    ..loaded.entry
+                })
+            });
+            entries.push(known.unwrap_or(mapping));
+        }
+        let list = self.memory.store_mappings(&entries).unwrap().unwrap();
+        self.memory.set_process(image, &list, entries.len()).unwrap();
+        list
+    }
+}

@@ -1,0 +1,169 @@
+//! The tables thread: binaries → their unwind tables, kept on disk, or made by a worker process.
+//!
+//! It stands between the sampling thread, which waits for nobody, and work that may take a second. Of what waits, the smallest
+//! binary comes first: most take a millisecond, and should not stand behind the one that takes a second. Not with a lower
+//! priority than the agent's: on a busy host, where stacks are wanted most, tables would come last.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use strobe_bus::Shutdown;
+use strobe_event::{BinaryKind, BuildId};
+use strobe_unwind::{Kept, Maker, UnwindError};
+
+use crate::config::UnwindConfig;
+use crate::files::FileId;
+use crate::status::Status;
+
+/// Binaries that may wait to be looked at by this thread: beyond, the sampling thread asks again.
+pub const QUEUE: usize = 64;
+/// Binaries that wait for a worker, each with its file open. As many as a busy host runs when the agent starts.
+const WAITING_MAX: usize = 256;
+/// Tables that may wait to be taken: each may have some MiB.
+pub const MADE_QUEUE: usize = 4;
+/// Longest build id that is part of a file's name as it is: SHA-1, as linkers write it.
+const PLAIN_ID_BYTES: usize = 20;
+const WAIT: Duration = Duration::from_millis(500);
+/// Pause before a finished table is offered again, when the sampling thread has not taken those before.
+const OFFER_AGAIN: Duration = Duration::from_millis(5);
+
+/// A binary whose table is wanted.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Which file.
+    pub id: FileId,
+    /// Since when its number means that file.
+    pub generation: u64,
+    /// The name of its table.
+    pub key: String,
+    /// The binary itself.
+    pub file: File,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub struct Made {
+    /// Which file.
+    pub id: FileId,
+    /// As it was asked.
+    pub generation: u64,
+    /// Its table; nothing where there can be none.
+    pub table: Option<Vec<u8>>,
+}
+
+/// Returns the name under which the table of a binary is kept.
+pub fn key(kind: BinaryKind, id: &BuildId) -> String {
+    let kind = kind as u8;
+    if id.as_bytes().len() <= PLAIN_ID_BYTES {
+        return format!("{kind}-{id}");
+    }
+    let hash = Sha256::digest(id.as_bytes());
+    let hash = hash.iter().take(PLAIN_ID_BYTES);
+    let hash: String = hash.map(|byte| format!("{byte:02x}")).collect();
+    format!("{kind}-h{hash}")
+}
+
+/// Returns where tables come from.
+///
+/// # Errors
+/// [`UnwindError::File`] where the folder cannot be used.
+pub fn maker(config: &UnwindConfig, state_dir: &Path) -> Result<Maker, UnwindError> {
+    let kept = Kept::open(&state_dir.join("tables"), config.kept_bytes_max)?;
+    Ok(Maker::new(config.worker.clone(), kept))
+}
+
+/// Makes what is asked for until the wish to stop.
+pub fn run(
+    mut maker: Maker,
+    from: &Receiver<Wanted>,
+    to: &SyncSender<Made>,
+    status: &Arc<Status>,
+    shutdown: &Shutdown,
+) {
+    let mut waiting: Vec<(u64, Wanted)> = Vec::new();
+    while !shutdown.is_requested() {
+        if waiting.is_empty() {
+            match from.recv_timeout(WAIT) {
+                Ok(wanted) => waiting.push(sized(wanted)),
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let room = WAITING_MAX.saturating_sub(waiting.len());
+        waiting.extend(from.try_iter().take(room).map(sized));
+        let smallest = (0..waiting.len()).min_by_key(|&at| waiting.get(at).map(|(bytes, _)| *bytes));
+        let Some(at) = smallest else { continue };
+        let (
+            _,
+            Wanted {
+                id,
+                generation,
+                key,
+                file,
+            },
+        ) = waiting.swap_remove(at);
+        let table = match maker.table(&key, file) {
+            Ok(table) => Some(table),
+            Err(error) => {
+                match error {
+                    // What many binaries lack is no trouble.
+                    UnwindError::NotElf | UnwindError::NoFrameInfo => {
+                        tracing::debug!(%error, key, "no unwind table");
+                    }
+                    _ => {
+                        tracing::warn!(%error, key, "no unwind table; stacks go through it by frame pointers")
+                    }
+                }
+                None
+            }
+        };
+        status.tables_made(maker.made, maker.refused, maker.kept().bytes());
+        let mut made = Made {
+            id,
+            generation,
+            table,
+        };
+        while !shutdown.is_requested() {
+            match to.try_send(made) {
+                Ok(()) => break,
+                Err(TrySendError::Disconnected(_)) => return,
+                Err(TrySendError::Full(back)) => {
+                    made = back;
+                    std::thread::sleep(OFFER_AGAIN);
+                }
+            }
+        }
+    }
+}
+
+fn sized(wanted: Wanted) -> (u64, Wanted) {
+    (wanted.file.metadata().map_or(u64::MAX, |meta| meta.len()), wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that every binary has a name of its own that can be part of a path, however long its build id is.
+    #[test]
+    fn every_binary_has_a_name_of_its_own() {
+        let ids: Vec<BuildId> = (1..=32_usize)
+            .filter_map(|length| BuildId::new(&vec![7; length]))
+            .collect();
+        let mut keys: Vec<String> = [BinaryKind::Gnu, BinaryKind::Go]
+            .into_iter()
+            .flat_map(|kind| ids.iter().map(move |id| key(kind, id)))
+            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::open(folder.path(), 1 << 20).unwrap();
+        assert!(keys.iter().all(|key| kept.begin(key).is_ok()));
+        let count = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!((keys.len(), count), (count, 2 * ids.len()));
+    }
+}

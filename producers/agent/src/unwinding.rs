@@ -1,0 +1,569 @@
+//! Which unwind tables lie in the kernel, and which image has which: what lets the next tick of a process be walked by tables.
+//!
+//! Only what is sampled costs anything: an image is taken up when a sample of it came without tables. Its list of mappings is
+//! written, and again whenever the side-band says that they changed; images with the same mappings share a list, as forks do. A
+//! table is loaded for the first image that needs it, stays while there is room, and goes when nobody refers to it and others need
+//! the room. A process is forgotten at its end.
+//!
+//! A list is of one image: (pid, start, exec count), which the program compares at each tick. So what is late here costs stacks
+//! by frame pointers, marked as such, and never a stack by another image's tables.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+
+use rustc_hash::FxHashMap;
+use sha2::{Digest, Sha256};
+use strobe_bpf::{Block, Error, ImageIdentity, MappingEntry, PROCESSES_MAX, TableMemory};
+use strobe_unwind::Table;
+
+use crate::elf::Elf;
+use crate::files::{Backing, FileId, Files};
+use crate::held::Held;
+use crate::images::{Image, Images};
+use crate::mappings::Mapping;
+use crate::tables::{Made, Wanted, key};
+
+/// A binary that could not be opened is tried again for later samples, up to so many times.
+const ATTEMPTS_MAX: u8 = 3;
+/// Pause before what had no room, or could not be opened, is tried again: what was freed waits as long.
+const AGAIN_NS: u64 = 1_000_000_000;
+/// Processes that are given up at once to make room.
+const EVICTED_AT_ONCE: usize = 64;
+/// Page size by which mappings are rounded; larger ones are multiples of it.
+const PAGE_BYTES: u64 = 4_096;
+
+/// A table in the kernel.
+#[derive(Debug)]
+struct Loaded {
+    block: Block,
+    base: u64,
+    /// All of a mapping's entry that does not depend on the process.
+    entry: MappingEntry,
+    /// Lists that refer to it.
+    lists: usize,
+    /// When it was last needed, in rounds.
+    used: u64,
+}
+
+#[derive(Debug)]
+enum Binary {
+    /// Its table is being made.
+    Asked,
+    Loaded(Loaded),
+    /// There is none.
+    None,
+    /// To be asked for again.
+    Later {
+        attempts: u8,
+    },
+}
+
+/// A list of mappings in the kernel.
+#[derive(Debug)]
+struct List {
+    block: Block,
+    mappings: usize,
+    binaries: Vec<FileId>,
+    processes: usize,
+}
+
+/// A hash of a list's content.
+type ListKey = [u8; 16];
+
+/// A process that has a list, or waits for the first of its tables.
+#[derive(Debug)]
+struct Process {
+    image: ImageIdentity,
+    list: Option<ListKey>,
+    /// Some of its tables are not there yet.
+    incomplete: bool,
+}
+
+/// What there is, for the status file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Processes that are walked by tables.
+    pub processes: u64,
+    /// Lists of mappings that they share.
+    pub lists: u64,
+    /// Tables in the kernel.
+    pub tables: u64,
+    /// Bytes of tables and lists.
+    pub used_bytes: u64,
+    /// Bytes that the kernel holds for them.
+    pub held_bytes: u64,
+    /// Samples of images that had no tables yet. Healthy: a few for each new process.
+    pub samples_without: u64,
+    /// Tables taken out of the kernel for want of room. Healthy: 0, or what came and went.
+    pub evicted: u64,
+}
+
+/// The tables in the kernel.
+#[derive(Debug)]
+pub struct Unwinding {
+    memory: TableMemory,
+    to_make: SyncSender<Wanted>,
+    made: Receiver<Made>,
+    /// Grows whenever files are forgotten: what was asked before means nothing then.
+    generation: u64,
+    binaries: FxHashMap<FileId, Binary>,
+    lists: FxHashMap<ListKey, List>,
+    processes: FxHashMap<u32, Process>,
+    /// Processes in the order in which they came; some may be gone.
+    order: VecDeque<u32>,
+    /// To be looked at in this round.
+    due: FxHashMap<u32, ImageIdentity>,
+    rounds: u64,
+    again_ns: u64,
+    asked: usize,
+    samples_without: u64,
+    evicted: u64,
+}
+
+impl Unwinding {
+    /// Returns the state of a memory in which nothing is yet.
+    pub fn new(memory: TableMemory, to_make: SyncSender<Wanted>, made: Receiver<Made>) -> Self {
+        Self {
+            memory,
+            to_make,
+            made,
+            generation: 0,
+            binaries: FxHashMap::default(),
+            lists: FxHashMap::default(),
+            processes: FxHashMap::default(),
+            order: VecDeque::new(),
+            due: FxHashMap::default(),
+            rounds: 0,
+            again_ns: 0,
+            asked: 0,
+            samples_without: 0,
+            evicted: 0,
+        }
+    }
+
+    /// Takes notice of a sample whose image had no tables.
+    pub fn want(&mut self, sample: &Held) {
+        self.samples_without += 1;
+        let image = ImageIdentity {
+            tgid: sample.pid,
+            start_time_ns: sample.start_ns,
+            exec_id: sample.exec,
+        };
+        let known = self.processes.get(&sample.pid);
+        // Its list may have been written since that tick.
+        if known.is_none_or(|process| process.image != image) {
+            self.due.insert(sample.pid, image);
+        }
+    }
+
+    /// Takes notice of a change of a process's mappings.
+    pub fn changed(&mut self, pid: u32) {
+        if let Some(process) = self.processes.get(&pid) {
+            self.due.insert(pid, process.image);
+        }
+    }
+
+    /// Forgets a process, which has ended or become another image.
+    ///
+    /// # Errors
+    /// [`Error::WriteMap`].
+    pub fn ended(&mut self, pid: u32) -> Result<(), Error> {
+        self.due.remove(&pid);
+        let Some(process) = self.processes.remove(&pid) else {
+            return Ok(());
+        };
+        if let Some(list) = process.list {
+            self.memory.remove_process(pid)?;
+            self.release(list);
+        }
+        Ok(())
+    }
+
+    /// Returns whether tables are being made: the next round should not be far.
+    pub fn is_waiting(&self) -> bool {
+        self.asked > 0
+    }
+
+    /// Returns what there is.
+    pub fn counts(&self) -> Counts {
+        let loaded = self
+            .binaries
+            .values()
+            .filter(|binary| matches!(binary, Binary::Loaded(_)));
+        let walked = self.processes.values().filter(|process| process.list.is_some());
+        Counts {
+            processes: walked.count() as u64,
+            lists: self.lists.len() as u64,
+            tables: loaded.count() as u64,
+            used_bytes: self.memory.used_bytes(),
+            held_bytes: self.memory.held_bytes(),
+            samples_without: self.samples_without,
+            evicted: self.evicted,
+        }
+    }
+
+    /// Takes the tables that have been made, and writes the lists that are due.
+    ///
+    /// # Errors
+    /// [`Error`] where the kernel refuses.
+    pub fn round(&mut self, images: &Images, files: &Files, now_ns: u64) -> Result<(), Error> {
+        self.rounds += 1;
+        let mut came = false;
+        while let Ok(made) = self.made.try_recv() {
+            if made.generation != self.generation {
+                continue;
+            }
+            self.asked = self.asked.saturating_sub(1);
+            // Until it is loaded: what follows may fail.
+            self.binaries.insert(made.id, Binary::Later { attempts: 0 });
+            let binary = match made.table {
+                Some(table) => self.load(&table)?,
+                None => Binary::None,
+            };
+            self.binaries.insert(made.id, binary);
+            came = true;
+        }
+        let again = now_ns >= self.again_ns;
+        if again {
+            self.again_ns = now_ns.saturating_add(AGAIN_NS);
+        }
+        if came || again {
+            let incomplete = self.processes.iter().filter(|(_, process)| process.incomplete);
+            self.due
+                .extend(incomplete.map(|(&pid, process)| (pid, process.image)));
+        }
+        for (pid, image) in std::mem::take(&mut self.due) {
+            match images.image(&image) {
+                Some(found) => self.publish(image, found, files)?,
+                None => self.ended(pid)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets processes that nothing is known of any more, and gives memory back.
+    ///
+    /// # Errors
+    /// [`Error::WriteMap`].
+    pub fn tidy(&mut self, images: &Images) -> Result<(), Error> {
+        let gone = self
+            .processes
+            .iter()
+            .filter(|(_, process)| images.image(&process.image).is_none());
+        let gone: Vec<u32> = gone.map(|(&pid, _)| pid).collect();
+        gone.into_iter().try_for_each(|pid| self.ended(pid))?;
+        if self.order.len() > 2 * self.processes.len() + EVICTED_AT_ONCE {
+            let processes = &self.processes;
+            self.order.retain(|pid| processes.contains_key(pid));
+        }
+        self.memory.tidy()
+    }
+
+    /// Forgets everything: the numbers of files mean nothing any more.
+    ///
+    /// # Errors
+    /// [`Error::WriteMap`].
+    pub fn forget(&mut self) -> Result<(), Error> {
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        pids.into_iter().try_for_each(|pid| self.ended(pid))?;
+        for binary in std::mem::take(&mut self.binaries).into_values() {
+            if let Binary::Loaded(loaded) = binary {
+                self.memory.free(loaded.block);
+            }
+        }
+        self.generation += 1;
+        self.asked = 0;
+        Ok(())
+    }
+
+    /// Puts a table into the kernel.
+    fn load(&mut self, bytes: &[u8]) -> Result<Binary, Error> {
+        let Ok(table) = Table::open(bytes) else {
+            return Ok(Binary::None);
+        };
+        let header = *table.header();
+        let block = match self.memory.store(bytes)? {
+            Some(block) => block,
+            None if bytes.len() as u64 > self.memory.limit_bytes() => return Ok(Binary::None),
+            None => {
+                self.make_room(bytes.len() as u64)?;
+                return Ok(Binary::Later { attempts: 0 });
+            }
+        };
+        let at = block.address();
+        Ok(Binary::Loaded(Loaded {
+            base: header.base,
+            entry: MappingEntry {
+                rows_at: at + header.rows_at,
+                rows: header.rows,
+                directory_at: at + header.directory_at,
+                pages: header.pages,
+                rules_at: at + header.rules_at,
+                page_shift: header.page_shift,
+                ..MappingEntry::default()
+            },
+            block,
+            lists: 0,
+            used: self.rounds,
+        }))
+    }
+
+    /// Frees what nobody refers to, the longest unused first, and where that is not enough, the oldest processes.
+    fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
+        let mut idle: Vec<(u64, FileId)> = self
+            .binaries
+            .iter()
+            .filter_map(|(&id, binary)| match binary {
+                Binary::Loaded(loaded) if loaded.lists == 0 => Some((loaded.used, id)),
+                _ => None,
+            })
+            .collect();
+        idle.sort_unstable_by_key(|(used, _)| *used);
+        let mut freed = 0;
+        for (_, id) in idle {
+            if freed >= bytes {
+                return Ok(());
+            }
+            if let Some(Binary::Loaded(loaded)) = self.binaries.insert(id, Binary::Later { attempts: 0 }) {
+                freed += u64::from(loaded.block.bytes());
+                self.memory.free(loaded.block);
+                self.evicted += 1;
+            }
+        }
+        self.give_up_oldest()
+    }
+
+    /// Forgets the processes that came first. Those that still run come back with their next sample.
+    fn give_up_oldest(&mut self) -> Result<(), Error> {
+        for _ in 0..EVICTED_AT_ONCE {
+            let Some(pid) = self.order.pop_front() else { break };
+            self.ended(pid)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the list of an image, unless it has the same already.
+    fn publish(&mut self, identity: ImageIdentity, image: &Image, files: &Files) -> Result<(), Error> {
+        let mut entries: Vec<MappingEntry> = Vec::new();
+        let (mut binaries, mut incomplete) = (Vec::new(), false);
+        for mapping in image.mappings() {
+            let entry = self.entry(mapping, identity.tgid, files, &mut binaries, &mut incomplete);
+            // Generated code comes in many neighbouring pieces.
+            match entries.last_mut() {
+                Some(last) if last.rows == 0 && entry.rows == 0 && last.end == entry.start => {
+                    last.end = entry.end
+                }
+                _ => entries.push(entry),
+            }
+        }
+        let known = self
+            .processes
+            .get(&identity.tgid)
+            .filter(|process| process.image == identity)
+            .and_then(|process| process.list);
+        // Without any table, a list would say less than none.
+        let next = if binaries.is_empty() {
+            None
+        } else {
+            self.list(&entries, binaries)?
+        };
+        let Some(next) = next.filter(|next| known != Some(*next)) else {
+            return self.remember_state(identity, known, incomplete);
+        };
+        if self.processes.len() >= PROCESSES_MAX - 1 {
+            self.give_up_oldest()?;
+        }
+        let Some(list) = self.lists.get_mut(&next) else {
+            return Ok(()); // it was that of the processes that made room
+        };
+        let written = self.memory.set_process(&identity, &list.block, list.mappings);
+        list.processes += 1;
+        if written.is_err() {
+            self.release(next);
+            return written;
+        }
+        self.remember(identity, Some(next), incomplete);
+        Ok(())
+    }
+
+    fn remember_state(
+        &mut self,
+        image: ImageIdentity,
+        list: Option<ListKey>,
+        incomplete: bool,
+    ) -> Result<(), Error> {
+        match self.processes.get_mut(&image.tgid) {
+            Some(process) if process.image == image => process.incomplete = incomplete,
+            _ => {
+                self.ended(image.tgid)?;
+                self.remember(image, list, incomplete);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up a process with a list, for which the list has been counted; lets go of the one that it had.
+    fn remember(&mut self, image: ImageIdentity, list: Option<ListKey>, incomplete: bool) {
+        let process = Process {
+            image,
+            list,
+            incomplete,
+        };
+        match self.processes.insert(image.tgid, process) {
+            Some(before) => {
+                if let Some(list) = before.list {
+                    self.release(list);
+                }
+            }
+            None => self.order.push_back(image.tgid),
+        }
+    }
+
+    /// Returns a mapping as programs see it, with its table where it is there; asks for it where it is not.
+    fn entry(
+        &mut self,
+        mapping: &Mapping,
+        pid: u32,
+        files: &Files,
+        binaries: &mut Vec<FileId>,
+        incomplete: &mut bool,
+    ) -> MappingEntry {
+        let plain = MappingEntry {
+            start: mapping.start,
+            end: mapping.end,
+            ..MappingEntry::default()
+        };
+        let Backing::File(id) = mapping.backing else {
+            return plain;
+        };
+        let Ok(elf) = &files.get(id).elf else {
+            return plain;
+        };
+        let Some(address) = loaded_at(mapping, elf) else {
+            return plain;
+        };
+        self.ask(id, mapping, pid, elf, files);
+        match self.binaries.get_mut(&id) {
+            Some(Binary::Loaded(loaded)) => {
+                loaded.used = self.rounds;
+                if !binaries.contains(&id) {
+                    binaries.push(id);
+                }
+                let bias = mapping.start.wrapping_sub(address);
+                MappingEntry {
+                    offset: bias.wrapping_add(loaded.base),
+                    start: mapping.start,
+                    end: mapping.end,
+                    ..loaded.entry
+                }
+            }
+            Some(Binary::Asked | Binary::Later { .. }) => {
+                *incomplete = true;
+                plain
+            }
+            _ => plain,
+        }
+    }
+
+    /// Asks for the table of a file that has not been asked for.
+    fn ask(&mut self, id: FileId, mapping: &Mapping, pid: u32, elf: &Elf, files: &Files) {
+        let attempts = match self.binaries.get(&id) {
+            None => 0,
+            Some(Binary::Later { attempts }) => *attempts,
+            Some(_) => return,
+        };
+        let binary = match files.open(id, pid, (mapping.start, mapping.end)) {
+            Some(file) => {
+                let wanted = Wanted {
+                    id,
+                    generation: self.generation,
+                    key: key(elf.kind, &elf.id),
+                    file,
+                };
+                match self.to_make.try_send(wanted) {
+                    Ok(()) => {
+                        self.asked += 1;
+                        Binary::Asked
+                    }
+                    // The thread is behind, or the agent stops: later, or never.
+                    Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Binary::Later { attempts },
+                }
+            }
+            None if attempts + 1 < ATTEMPTS_MAX => Binary::Later {
+                attempts: attempts + 1,
+            },
+            None => Binary::None,
+        };
+        self.binaries.insert(id, binary);
+    }
+
+    /// Returns the list with this content, written now where there is none; nothing where there is no room.
+    fn list(&mut self, entries: &[MappingEntry], binaries: Vec<FileId>) -> Result<Option<ListKey>, Error> {
+        let mut hash = Sha256::new();
+        for entry in entries {
+            for word in [
+                entry.start,
+                entry.end,
+                entry.offset,
+                u64::from(entry.rows_at) << 32 | u64::from(entry.rules_at),
+            ] {
+                hash.update(word.to_ne_bytes());
+            }
+        }
+        let mut list_key = ListKey::default();
+        list_key.copy_from_slice(&hash.finalize()[..16]);
+        if self.lists.contains_key(&list_key) {
+            return Ok(Some(list_key));
+        }
+        let Some(block) = self.memory.store_mappings(entries)? else {
+            self.make_room(entries.len() as u64 * 64)?;
+            return Ok(None);
+        };
+        for id in &binaries {
+            if let Some(Binary::Loaded(loaded)) = self.binaries.get_mut(id) {
+                loaded.lists += 1;
+            }
+        }
+        let list = List {
+            block,
+            mappings: entries.len(),
+            binaries,
+            processes: 0,
+        };
+        self.lists.insert(list_key, list);
+        Ok(Some(list_key))
+    }
+
+    /// Lets go of a list for one process; frees it after the last.
+    fn release(&mut self, list_key: ListKey) {
+        let Some(list) = self.lists.get_mut(&list_key) else {
+            return;
+        };
+        list.processes = list.processes.saturating_sub(1);
+        if list.processes > 0 {
+            return;
+        }
+        if let Some(list) = self.lists.remove(&list_key) {
+            for id in &list.binaries {
+                if let Some(Binary::Loaded(loaded)) = self.binaries.get_mut(id) {
+                    loaded.lists = loaded.lists.saturating_sub(1);
+                }
+            }
+            self.memory.free(list.block);
+        }
+    }
+}
+
+/// Returns the ELF virtual address that stands at the beginning of a mapping. The mapping is rounded to pages, so it may begin
+/// before its segment, with the end of the segment before.
+fn loaded_at(mapping: &Mapping, elf: &Elf) -> Option<u64> {
+    let offset = mapping.file_offset;
+    let begins = elf
+        .segments
+        .iter()
+        .rfind(|segment| segment.bytes > 0 && segment.offset & !(PAGE_BYTES - 1) == offset);
+    match begins {
+        Some(segment) => Some(segment.address.wrapping_sub(segment.offset - offset)),
+        None => elf.address_of(offset),
+    }
+}

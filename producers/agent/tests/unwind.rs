@@ -1,0 +1,288 @@
+//! Stacks of programs without frame pointers, by a real agent: from the first sample on, across forks, execs and libraries that
+//! come and go.
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{CHAIN, Place, Sample, function, run, samples};
+use strobe_event::StackEnd;
+
+/// Time after the end of a victim in which its last samples are read.
+const LAST_SAMPLES: Duration = Duration::from_millis(300);
+
+/// Builds a program without frame pointers.
+fn build_without(source: &str, to: &Path, more: &[&str]) {
+    let file = to.with_extension("c");
+    std::fs::write(&file, source).unwrap();
+    let flags = [
+        "-O2",
+        "-g",
+        "-fomit-frame-pointer",
+        "-fno-optimize-sibling-calls",
+        "-fno-inline",
+        "-fasynchronous-unwind-tables",
+        "-o",
+    ];
+    run(Command::new("gcc").args(flags).arg(to).arg(&file).args(more));
+}
+
+/// Returns the names of a sample's frames in one file, root first.
+fn names(sample: &Sample, file: &Path, known: &mut BTreeMap<u64, String>) -> Vec<String> {
+    let own = sample
+        .frames
+        .iter()
+        .filter(|frame| Path::new(&frame.path) == file);
+    own.map(|frame| {
+        known
+            .entry(frame.address)
+            .or_insert_with(|| function(file, frame.address))
+            .clone()
+    })
+    .collect()
+}
+
+/// Waits until the tables of what the host runs anyway are made.
+fn settle(place: &Place) {
+    let (mut before, mut since) = (0, Instant::now());
+    let until = Instant::now() + Duration::from_secs(90);
+    while since.elapsed() < Duration::from_secs(5) && Instant::now() < until {
+        sleep(Duration::from_millis(500));
+        let path = place.path("state").join(strobe_agent::status::FILE);
+        let Ok(text) = std::fs::read_to_string(path) else {
+            continue;
+        };
+        let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let tables = &status["unwinding"];
+        let done = tables["tables"].as_u64().unwrap() + tables["refused"].as_u64().unwrap();
+        if done != before {
+            (before, since) = (done, Instant::now());
+        }
+    }
+}
+
+fn is_complete(sample: &Sample) -> bool {
+    sample.end == StackEnd::Root as u8
+}
+
+/// Checks that nearly all samples of a program without frame pointers are complete and bear all of its functions, that the
+/// first ones are kept, and that its tables are found on disk by the next agent.
+#[test]
+fn a_program_without_frame_pointers_has_whole_stacks() {
+    let _alone = common::alone();
+    if common::skipped("a_program_without_frame_pointers_has_whole_stacks") {
+        return;
+    }
+    let place = Place::new();
+    let victim = place.path("victim-without");
+    build_without(CHAIN, &victim, &[]);
+    let mut known = BTreeMap::new();
+    for first in [true, false] {
+        let agent = place.start();
+        settle(&place);
+        run(Command::new(&victim).arg("2000"));
+        sleep(LAST_SAMPLES);
+        agent.end();
+        let batches = place.batches();
+        let mut found = samples(&batches, |sample| sample.comm == "victim-without");
+        let last_pid = found.last().unwrap().pid;
+        found.retain(|sample| sample.pid == last_pid);
+        let complete = found.iter().filter(|sample| is_complete(sample)).count();
+        let whole = found
+            .iter()
+            .filter(|sample| {
+                names(sample, &victim, &mut known)
+                    .windows(4)
+                    .any(|four| four == ["main", "one", "two", "three"])
+            })
+            .count();
+        let start_us = found.iter().map(|sample| sample.time_us).min().unwrap();
+        let whole_us = found
+            .iter()
+            .filter(|sample| is_complete(sample) && names(sample, &victim, &mut known).len() >= 4)
+            .map(|sample| sample.time_us)
+            .min()
+            .unwrap();
+        println!(
+            "{} samples, {complete} complete, {whole} whole, the first {} ms after the first sample",
+            found.len(),
+            (whole_us - start_us) as f64 / 1e3
+        );
+        assert!(found.len() > 200, "{} samples", found.len());
+        let least = if first { 0.8 } else { 0.95 };
+        assert!(
+            whole as f64 > found.len() as f64 * least,
+            "{whole} of {}",
+            found.len()
+        );
+        assert!(
+            complete as f64 > found.len() as f64 * least,
+            "{complete} of {}",
+            found.len()
+        );
+        if !first {
+            assert!(whole_us - start_us < 300_000, "{} us", whole_us - start_us);
+        }
+    }
+}
+
+/// What loads and unloads a library, over and over, and calls it. Its function calls back into the program.
+const LOADS: &str = r#"
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+volatile uint64_t sink;
+static uint64_t ms(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000u + t.tv_nsec / 1000000; }
+void back(void) { for (int i = 0; i < 20000; i++) sink += i; }
+int main(int count, char **arguments)
+{
+	int rounds = atoi(arguments[2]), hold = atoi(arguments[3]);
+	for (int i = 0; i < rounds; i++) {
+		void *library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+		if (!library) return 2;
+		void (*call)(void (*)(void)) = (void (*)(void (*)(void)))dlsym(library, "plugin");
+		uint64_t until = ms() + hold;
+		do call(back); while (ms() < until);
+		dlclose(library);
+	}
+	return 0;
+}
+"#;
+
+const PLUGIN: &str = "void plugin(void (*call)(void)) { call(); __asm__ volatile(\"\"); }\n";
+
+/// Checks that a library loaded after the start is walked through by its table.
+#[test]
+fn a_library_loaded_later_is_walked_through() {
+    let _alone = common::alone();
+    if common::skipped("a_library_loaded_later_is_walked_through") {
+        return;
+    }
+    let place = Place::new();
+    let (victim, plugin) = (place.path("victim-loads"), place.path("plugin.so"));
+    build_without(LOADS, &victim, &["-ldl"]);
+    build_without(PLUGIN, &plugin, &["-shared", "-fPIC"]);
+    let agent = place.start();
+    settle(&place);
+    run(Command::new(&victim).arg(&plugin).args(["3", "1500"]));
+    sleep(LAST_SAMPLES);
+    agent.end();
+    let found = samples(&place.batches(), |sample| sample.comm == "victim-loads");
+    let mut known = BTreeMap::new();
+    let mut whole = 0;
+    for sample in &found {
+        let own = names(sample, &victim, &mut known);
+        let through = sample.frames.iter().any(|frame| Path::new(&frame.path) == plugin);
+        whole += usize::from(own.first().is_some_and(|name| name == "_start" || name == "main") && through);
+    }
+    println!("{} samples, {whole} whole and through the library", found.len());
+    assert!(
+        found.len() > 200 && whole * 10 > found.len() * 7,
+        "{whole} of {}",
+        found.len()
+    );
+}
+
+/// Checks that 2,000 loads and unloads of a library, and 500 short processes, leave nothing behind in the kernel once they are gone,
+/// and that samples go on being taken.
+#[test]
+fn what_comes_and_goes_leaves_nothing_behind() {
+    let _alone = common::alone();
+    if common::skipped("what_comes_and_goes_leaves_nothing_behind") {
+        return;
+    }
+    let place = Place::new();
+    let (victim, plugin) = (place.path("victim-loads"), place.path("plugin.so"));
+    build_without(LOADS, &victim, &["-ldl"]);
+    build_without(PLUGIN, &plugin, &["-shared", "-fPIC"]);
+    let agent = place.start();
+    run(Command::new(&victim).arg(&plugin).args(["2000", "0"]));
+    for _ in 0..500 {
+        run(Command::new(&victim).arg(&plugin).args(["1", "0"]));
+    }
+    // Ended images are kept for a second, freed memory for another; the status is written every two.
+    sleep(Duration::from_secs(6));
+    let status = place.status();
+    let log = agent.end();
+    let unwinding = &status["unwinding"];
+    println!("{unwinding}");
+    let get = |name: &str| unwinding[name].as_u64().unwrap();
+    assert!(get("processes") < 100, "{unwinding}");
+    assert!(get("lists") <= get("processes"), "{unwinding}");
+    assert!(get("held_bytes") <= 64 << 20, "{unwinding}");
+    assert!(!log.contains("ERROR"), "{log}");
+    assert!(status["taken"].as_u64().unwrap() > 100, "{status}");
+}
+
+/// Checks that Debian's Python, whose stacks do not reach `main` by frame pointers at all, has complete ones, and that the agent's
+/// own account of how stacks ended says so.
+#[test]
+fn python_has_complete_stacks() {
+    let _alone = common::alone();
+    if common::skipped("python_has_complete_stacks") {
+        return;
+    }
+    if !Path::new("/usr/bin/python3").exists() {
+        println!("skipped: no Python: install the Debian package `python3`");
+        return;
+    }
+    let place = Place::new();
+    let agent = place.start();
+    settle(&place);
+    let script = "import json, re, time\nend = time.time() + 3\n\
+                  while time.time() < end: json.loads(json.dumps(list(range(50)))); re.sub('a+', 'b', 'xaay' * 9)";
+    run(Command::new("/usr/bin/python3").args(["-c", script]));
+    sleep(LAST_SAMPLES);
+    agent.end();
+    let found = samples(&place.batches(), |sample| sample.comm == "python3");
+    let first_us = found.iter().map(|sample| sample.time_us).min().unwrap();
+    let settled: Vec<_> = found
+        .iter()
+        .filter(|sample| sample.time_us > first_us + 1_000_000)
+        .collect();
+    let complete = settled.iter().filter(|sample| is_complete(sample)).count();
+    println!("{complete} of {} complete", settled.len());
+    assert!(settled.len() > 200, "{} samples", settled.len());
+    assert!(
+        complete * 1_000 >= settled.len() * 995,
+        "{complete} of {}",
+        settled.len()
+    );
+}
+
+/// Checks that with the tables switched off everything works as before.
+#[test]
+fn without_tables_stacks_are_walked_by_frame_pointers() {
+    let _alone = common::alone();
+    if common::skipped("without_tables_stacks_are_walked_by_frame_pointers") {
+        return;
+    }
+    let place = Place::new();
+    place.configure("[unwind]\nkernel_bytes_max = 0\n");
+    let victim = place.path("victim-chain");
+    common::build(CHAIN, &victim);
+    let agent = place.start();
+    run(Command::new(&victim).arg("600"));
+    sleep(LAST_SAMPLES);
+    agent.end();
+    let found = samples(&place.batches(), |sample| sample.comm == "victim-chain");
+    let mut known = BTreeMap::new();
+    let whole = found.iter().filter(|sample| {
+        names(sample, &victim, &mut known)
+            .windows(4)
+            .any(|four| four == ["main", "one", "two", "three"])
+    });
+    let whole = whole.count();
+    assert!(
+        found.len() > 50 && whole * 10 > found.len() * 9,
+        "{whole} of {}",
+        found.len()
+    );
+    assert!(!place.path("state").join("tables").exists());
+}
