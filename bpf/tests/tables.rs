@@ -69,8 +69,8 @@ fn samples_of(sampler: &mut Sampler, pid: u32, duration: Duration) -> Vec<Kept> 
 fn give(sampler: &mut Sampler, tables: &mut Tables, pid: u32) -> ImageIdentity {
     loop {
         let kept = samples_of(sampler, pid, Duration::from_millis(50));
-        // Within `exec` there is no stack, with or without tables.
-        if let Some(sample) = kept.iter().find(|sample| sample.end != StackEnd::Exec) {
+        // Within `exec` there is no stack, with or without tables; the newest sample is of the image that runs now.
+        if let Some(sample) = kept.iter().rfind(|sample| sample.end != StackEnd::Exec) {
             assert!(sample.without_tables, "{sample:x?}");
             tables.give(&sample.image);
             return sample.image;
@@ -139,6 +139,25 @@ fn without_tables_stacks_are_kept_and_marked() {
     }
 }
 
+/// Waits until a process has mapped no more code for half a second, which on a busy machine may take a while to begin with.
+fn wait_for_libraries(pid: u32) {
+    let mapped = || {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.lines().filter(|line| line.contains(" r-xp ")).count()
+    };
+    let (mut count, mut same) = (0, 0);
+    for _ in 0..200 {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = mapped();
+        same = if now == count { same + 1 } else { 0 };
+        count = now;
+        // The program, its loader, the C library and the vdso are there before anything of its own runs.
+        if same == 5 && count > 4 {
+            return;
+        }
+    }
+}
+
 /// Checks that Debian's bash and Python, which have no frame pointers, give stacks that reach their beginning.
 #[test]
 fn stacks_of_bash_and_python_are_complete() {
@@ -163,12 +182,11 @@ fn stacks_of_bash_and_python_are_complete() {
     ] {
         let spawned = std::process::Command::new(program).args(arguments).spawn();
         let Ok(mut victim) = spawned else {
-            println!("skipped: {program} is not installed");
+            println!("skipped: stacks_of_bash_and_python_are_complete: {program} is not installed");
             continue;
         };
-        // Until its libraries are there.
-        std::thread::sleep(Duration::from_millis(300));
         let pid = victim.id();
+        wait_for_libraries(pid);
         give(&mut sampler, &mut tables, pid);
         samples_of(&mut sampler, pid, Duration::from_millis(100));
         let kept = samples_of(&mut sampler, pid, Duration::from_secs(1));

@@ -206,8 +206,8 @@ fn what_comes_and_goes_leaves_nothing_behind() {
     for _ in 0..500 {
         run(Command::new(&victim).arg(&plugin).args(["1", "0"]));
     }
-    // Ended images are kept for a second, freed memory for another; the status is written every two.
-    sleep(Duration::from_secs(6));
+    // Ended images are kept for a second, freed memory for another; the status is written every five.
+    sleep(Duration::from_secs(9));
     let status = place.status();
     let log = agent.end();
     let unwinding = &status["unwinding"];
@@ -229,7 +229,7 @@ fn python_has_complete_stacks() {
         return;
     }
     if !Path::new("/usr/bin/python3").exists() {
-        println!("skipped: no Python: install the Debian package `python3`");
+        println!("skipped: python_has_complete_stacks: no Python: install the Debian package `python3`");
         return;
     }
     let place = Place::new();
@@ -237,10 +237,15 @@ fn python_has_complete_stacks() {
     settle(&place);
     let script = "import json, re, time\nend = time.time() + 3\n\
                   while time.time() < end: json.loads(json.dumps(list(range(50)))); re.sub('a+', 'b', 'xaay' * 9)";
-    run(Command::new("/usr/bin/python3").args(["-c", script]));
+    // Of the first one the tables are made; on a busy machine that takes its time, and is not what is asked here.
+    for _ in 0..2 {
+        run(Command::new("/usr/bin/python3").args(["-c", script]));
+    }
     sleep(LAST_SAMPLES);
     agent.end();
-    let found = samples(&place.batches(), |sample| sample.comm == "python3");
+    let mut found = samples(&place.batches(), |sample| sample.comm == "python3");
+    let last_ns = found.iter().map(|sample| sample.start_ns).max().unwrap();
+    found.retain(|sample| sample.start_ns == last_ns);
     let first_us = found.iter().map(|sample| sample.time_us).min().unwrap();
     let settled: Vec<_> = found
         .iter()

@@ -11,7 +11,7 @@ use crate::{Error, Explorer};
 /// Most runs and spool openings looked at: a day of 1,000 hosts with 500 runs each is 500,000; the newest count.
 const ROWS_MAX: &str = " LIMIT 100000";
 
-/// The accounting of one run: taken = stored + dropped + under way.
+/// The accounting of one run: taken = stored + dropped + set aside + under way.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunStatus {
     /// The run, as 32 hexadecimal digits.
@@ -44,6 +44,9 @@ pub struct RunStatus {
     pub batches_stored: u64,
     /// Samples stored: rows.
     pub stored: u64,
+    /// Samples of its dead letters, as far as they are not accounted for otherwise. The store does not know: see
+    /// [`RunStatus::set_aside`].
+    pub set_aside: u64,
 }
 
 impl RunStatus {
@@ -54,7 +57,15 @@ impl RunStatus {
 
     /// Returns how many samples are neither stored nor dropped: on the host, on the bus, or cut short with the agent.
     pub fn under_way(&self) -> u64 {
-        self.taken.saturating_sub(self.stored + self.dropped_total())
+        self.taken
+            .saturating_sub(self.stored + self.dropped_total() + self.set_aside)
+    }
+
+    /// Notes the samples that lie among the dead letters. A letter that was put back and stored still lies there: only what
+    /// would be under way without it counts.
+    pub fn set_aside(&mut self, samples: u64) {
+        self.set_aside = 0;
+        self.set_aside = samples.min(self.under_way());
     }
 
     /// Returns how many samples are there more than were taken: anything but 0 is a fault of the accounting.
@@ -212,6 +223,7 @@ fn merge(events: Vec<EventRow>, batches: Vec<EventRow>, stored: Vec<StoredRow>) 
             batches: event.batches,
             batches_stored: 0,
             stored: 0,
+            set_aside: 0,
         };
         runs.insert(event.run, run);
     }
@@ -232,6 +244,7 @@ fn merge(events: Vec<EventRow>, batches: Vec<EventRow>, stored: Vec<StoredRow>) 
             batches: 0,
             batches_stored: 0,
             stored: 0,
+            set_aside: 0,
         });
         run.first_us = run.first_us.min(batch.first_us);
         run.last_us = run.last_us.max(batch.last_us);

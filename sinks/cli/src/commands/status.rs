@@ -1,6 +1,6 @@
 //! `strobe status`: runs, lag, and both sides of the accounting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -55,8 +55,14 @@ struct Behind {
     messages: Result<u64, String>,
 }
 
-/// Dead letters by (topic, reason): messages and samples.
-type Letters = BTreeMap<(String, String), (u64, u64)>;
+/// What lies among the dead letters.
+#[derive(Default)]
+struct Letters {
+    /// By (topic, reason): messages and samples.
+    by_reason: BTreeMap<(String, String), (u64, u64)>,
+    /// Samples of each run; a batch that died twice counts once.
+    of_runs: BTreeMap<String, u64>,
+}
 
 /// Prints the status.
 ///
@@ -70,10 +76,15 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         wait(until_stored(&explorer, moment, args.timeout))?;
     }
     let since = times::moment(&args.since, now).map_err(CliError::Usage)?;
-    let status = wait(async { Ok(explorer.status(since).await?) })?;
+    let mut status = wait(async { Ok(explorer.status(since).await?) })?;
     let bus = config.bus()?;
     let behind = behind(config, &bus);
     let letters = letters(&bus);
+    if let Ok(letters) = &letters {
+        for run in &mut status.runs {
+            run.set_aside(letters.of_runs.get(&run.run).copied().unwrap_or(0));
+        }
+    }
     match args.output {
         Output::Json => render::json(&as_json(&status, &behind, &letters)),
         Output::Table => as_table(&status, &behind, &letters, args.limit),
@@ -127,15 +138,23 @@ fn behind(config: &Config, bus: &BusSettings) -> Vec<Behind> {
 }
 
 fn letters(bus: &BusSettings) -> Result<Letters, String> {
-    let mut letters = Letters::new();
+    let mut letters = Letters::default();
+    let mut seen = BTreeSet::new();
     for topic in Topic::ALL {
         let topic = bus.topic(topic);
         let found =
             dead_letter::list(bus, &topic, LETTERS_MAX).map_err(|error| crate::error::with_causes(&error))?;
         for item in found {
-            let (messages, samples) = letters.entry((topic.clone(), item.reason)).or_default();
+            let of_item = item.samples.unwrap_or(0);
+            if let (Some(run), Some(meta)) = (item.run, &item.meta)
+                && seen.insert(meta.identity.to_string())
+            {
+                *letters.of_runs.entry(run.to_string()).or_default() += of_item;
+            }
+            let reason = (topic.clone(), item.reason);
+            let (messages, samples) = letters.by_reason.entry(reason).or_default();
             *messages += 1;
-            *samples += item.samples.unwrap_or(0);
+            *samples += of_item;
         }
     }
     Ok(letters)
@@ -150,13 +169,14 @@ fn as_json(status: &Status, behind: &[Behind], letters: &Result<Letters, String>
         json!({
             "run": run.run, "host": run.host, "profiler": run.profiler, "cause": run.cause, "state": run.state,
             "first": shown(run.first_us), "last": shown(run.last_us), "taken": run.taken, "stored": run.stored,
-            "spooled": run.spooled, "dropped": run.dropped, "under_way": run.under_way(), "excess": run.excess(),
+            "spooled": run.spooled, "dropped": run.dropped, "set_aside": run.set_aside, "under_way": run.under_way(), "excess": run.excess(),
             "batches": run.batches, "batches_stored": run.batches_stored, "idle": run.idle, "detail": run.detail,
         })
     });
     let all = &status.runs;
     let letters = match letters {
         Ok(letters) => letters
+            .by_reason
             .iter()
             .map(|((topic, reason), (messages, samples))| {
                 json!({ "topic": topic, "reason": reason, "messages": messages, "samples": samples })
@@ -167,7 +187,8 @@ fn as_json(status: &Status, behind: &[Behind], letters: &Result<Letters, String>
     json!({
         "sum": {
             "runs": all.len(), "taken": sum(all, |run| run.taken), "stored": sum(all, |run| run.stored),
-            "dropped": sum(all, RunStatus::dropped_total), "under_way": sum(all, RunStatus::under_way),
+            "dropped": sum(all, RunStatus::dropped_total), "set_aside": sum(all, |run| run.set_aside),
+            "under_way": sum(all, RunStatus::under_way),
             "excess": sum(all, RunStatus::excess),
         },
         "runs": runs.collect::<Vec<_>>(),
@@ -187,9 +208,14 @@ fn as_table(
     limit: usize,
 ) -> Result<(), CliError> {
     let all = &status.runs;
+    let aside = match sum(all, |run| run.set_aside) {
+        0 => String::new(),
+        samples => format!(" + {samples} set aside (dead letters)"),
+    };
     render::say(format!(
-        "{} runs: {} samples taken = {} stored + {} dropped + {} under way",
+        "{} {}: {} samples taken = {} stored + {} dropped{aside} + {} under way",
         all.len(),
+        if all.len() == 1 { "run" } else { "runs" },
         sum(all, |run| run.taken),
         sum(all, |run| run.stored),
         sum(all, RunStatus::dropped_total),
@@ -248,9 +274,9 @@ fn as_table(
     }
     match letters {
         Err(error) => render::say(format!("dead letters: not known: {error}"))?,
-        Ok(letters) if letters.is_empty() => render::say("dead letters: none")?,
+        Ok(letters) if letters.by_reason.is_empty() => render::say("dead letters: none")?,
         Ok(letters) => {
-            for ((topic, reason), (messages, samples)) in letters {
+            for ((topic, reason), (messages, samples)) in &letters.by_reason {
                 render::say(format!(
                     "dead letters on {topic}: {messages} {reason}, {samples} samples"
                 ))?;
