@@ -80,7 +80,21 @@ fn no_sample_bears_a_frame_of_another_image() -> Result<()> {
             compile(cluster, "after")?;
             let (processor, sink) = (cluster.run("processor", None)?, cluster.run("sink", None)?);
             let agent = cluster.agent(&["--frequency", "997"], None)?;
-            std::thread::sleep(std::time::Duration::from_secs(2));
+            // Names come once the binaries are in the symbol store; on a host full of large ones that takes a moment.
+            let mut first = Command::new("bash");
+            first
+                .args([
+                    "-c",
+                    "while :; do \"$1\" \"$2\" > /dev/null; sleep 0.1; done",
+                    "first",
+                ])
+                .args([cluster.path("before"), cluster.path("after")]);
+            let first = Part::start("first", &first, &cluster.path("first.log"))?;
+            cluster.wait_for("both programs have names", || {
+                let sql = "SELECT uniqExact(function) FROM sample_frames WHERE function LIKE 'spins_%_exec%'";
+                cluster.number(sql).is_ok_and(|functions| functions == 2.0)
+            })?;
+            first.kill()?;
             let log = cluster.path("exec.log");
             let mut shell = Command::new("bash");
             shell
