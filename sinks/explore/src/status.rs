@@ -202,7 +202,12 @@ impl Explorer {
 
 fn merge(events: Vec<EventRow>, batches: Vec<EventRow>, stored: Vec<StoredRow>) -> Vec<RunStatus> {
     let mut runs: BTreeMap<String, RunStatus> = BTreeMap::new();
+    // Samples of batches that were lost behind the spool. Of a run whose agent was killed nothing else may say that they were
+    // taken.
+    let mut lost: BTreeMap<String, u64> = BTreeMap::new();
     for event in events {
+        let lost_here: u64 = event.lost.iter().sum();
+        lost.insert(event.run.clone(), lost_here);
         let mut dropped: BTreeMap<String, u64> = event.reasons.into_iter().zip(event.dropped).collect();
         for (reason, samples) in event.lost_reasons.into_iter().zip(event.lost) {
             *dropped.entry(reason).or_default() += samples;
@@ -216,7 +221,7 @@ fn merge(events: Vec<EventRow>, batches: Vec<EventRow>, stored: Vec<StoredRow>) 
             detail: event.detail,
             first_us: event.first_us,
             last_us: event.last_us,
-            taken: event.taken,
+            taken: event.taken.max(lost_here),
             spooled: event.spooled,
             idle: event.idle,
             dropped,
@@ -248,7 +253,8 @@ fn merge(events: Vec<EventRow>, batches: Vec<EventRow>, stored: Vec<StoredRow>) 
         });
         run.first_us = run.first_us.min(batch.first_us);
         run.last_us = run.last_us.max(batch.last_us);
-        run.taken = run.taken.max(batch.taken);
+        let lost = lost.get(&run.run).copied().unwrap_or(0);
+        run.taken = run.taken.max(batch.taken + lost);
         run.idle = run.idle.max(batch.idle);
         run.batches_stored = batch.batches;
         for (reason, count) in batch.reasons.into_iter().zip(batch.dropped) {
