@@ -90,12 +90,12 @@ impl Stage {
                             .collect(),
                     );
                 }
-                // No fault of the batch: after the wish to stop it is left, uncommitted, to whoever comes next.
-                Err(error) if error.is_transient() && self.shutdown.is_requested() => {
-                    tracing::warn!(%error, "names cannot be had; the batch is left");
-                    return StageResult::Leave;
-                }
                 Err(error) if error.is_transient() => {
+                    // No fault of the batch: after the wish to stop it is left, uncommitted, to whoever comes next.
+                    if self.shutdown.is_requested() {
+                        tracing::warn!(%error, "names cannot be had; the batch is left");
+                        return StageResult::Leave;
+                    }
                     self.telemetry.retries.add(1);
                     tracing::warn!(%error, ?pause, "names cannot be had now; trying again");
                     // Holding the partition up is right: nothing is lost, and the next batch would fare no better.

@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use strobe_simulate::{Scenario, SimulateError, World, simulate};
 
 use crate::error::CliError;
-use crate::render;
-
-/// Bytes of a scenario: one with a thousand services is far below.
-const SCENARIO_BYTES_MAX: u64 = 4 << 20;
+use crate::{input, render};
 
 /// `strobe simulate soft-server.toml --seed 7 --plot soft-server.svg`
 #[derive(clap::Args)]
@@ -34,20 +31,7 @@ pub struct Args {
 /// # Errors
 /// [`CliError`].
 pub fn run(args: &Args) -> Result<(), CliError> {
-    let io = |action, what: &PathBuf| {
-        let what = what.display().to_string();
-        move |source| CliError::Io { action, what, source }
-    };
-    let bytes = std::fs::metadata(&args.scenario)
-        .map_err(io("read", &args.scenario))?
-        .len();
-    if bytes > SCENARIO_BYTES_MAX {
-        return Err(CliError::Usage(format!(
-            "{} has {bytes} bytes: a scenario has at most {SCENARIO_BYTES_MAX}",
-            args.scenario.display()
-        )));
-    }
-    let text = std::fs::read_to_string(&args.scenario).map_err(io("read", &args.scenario))?;
+    let text = input::text(&args.scenario)?;
     let wrong = |error: SimulateError| CliError::Usage(format!("{}: {error}", args.scenario.display()));
     let scenario = Scenario::from_toml(&text).map_err(wrong)?;
     let world = World::new(&scenario).map_err(wrong)?;
@@ -58,7 +42,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         let picture = outcome
             .plot(&truth, args.services)
             .map_err(|error| CliError::Usage(error.to_string()))?;
-        std::fs::write(file, picture).map_err(io("write", file))?;
+        std::fs::write(file, picture).map_err(input::failed("write", file))?;
         eprintln!("written to {}", file.display());
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use strobe_stack_schema::{Diagnostic, Library, Severity, Source, StackSchemaError, check, stacktags, test};
 
 use crate::error::CliError;
-use crate::render;
+use crate::{input, render};
 
 /// What to do.
 #[derive(clap::Subcommand)]
@@ -45,9 +45,6 @@ pub struct Files {
     paths: Vec<PathBuf>,
 }
 
-/// Bytes of a file: over this it is none that a person wrote.
-const FILE_BYTES_MAX: u64 = 4 << 20;
-
 impl Files {
     fn sources(&self) -> Result<Vec<Source>, CliError> {
         let mut sources = Vec::new();
@@ -57,8 +54,8 @@ impl Files {
                 continue;
             }
             let mut found = Vec::new();
-            for entry in std::fs::read_dir(path).map_err(unreadable(path))? {
-                let file = entry.map_err(unreadable(path))?.path();
+            for entry in std::fs::read_dir(path).map_err(input::failed("read", path))? {
+                let file = entry.map_err(input::failed("read", path))?.path();
                 if file.extension().is_some_and(|extension| extension == "stacks") {
                     found.push(file);
                 }
@@ -78,25 +75,8 @@ impl Files {
     }
 }
 
-fn unreadable(path: &Path) -> impl Fn(std::io::Error) -> CliError {
-    let what = path.display().to_string();
-    move |source| CliError::Io {
-        action: "read",
-        what: what.clone(),
-        source,
-    }
-}
-
 fn read(path: &Path) -> Result<Source, CliError> {
-    let bytes = std::fs::metadata(path).map_err(unreadable(path))?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(CliError::Usage(format!(
-            "{} has {bytes} bytes: a schema has at most {FILE_BYTES_MAX}",
-            path.display()
-        )));
-    }
-    let text = std::fs::read_to_string(path).map_err(unreadable(path))?;
-    Ok(Source::new(&path.display().to_string(), &text))
+    Ok(Source::new(&path.display().to_string(), &input::text(path)?))
 }
 
 fn refused(error: StackSchemaError) -> CliError {
