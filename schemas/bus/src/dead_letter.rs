@@ -197,12 +197,14 @@ impl Selection {
 }
 
 /// What a replay did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Messages that are back on their topic, acknowledged.
     pub count: u64,
     /// Dead letters whose value could not be kept when they died: they were left where they are.
     pub without_value: u64,
+    /// Places that were asked for and hold no dead letter.
+    pub missing: BTreeSet<(i32, i64)>,
 }
 
 /// How long reading or writing dead letters may stand still.
@@ -243,11 +245,17 @@ pub fn show(
 pub fn replay(settings: &BusSettings, topic: &str, selection: &Selection) -> Result<Replayed, Error> {
     let mut producer = ResendingProducer::new(settings, WindowLimits::default())?;
     let mut replayed = Replayed::default();
+    if let Selection::Places(places) = selection {
+        replayed.missing.clone_from(places);
+    }
     let mut sent = 0;
     scan(settings, topic, |letter| {
         if !selection.takes(&letter) {
             return Ok(ControlFlow::Continue(()));
         }
+        replayed
+            .missing
+            .remove(&(letter.partition.partition, letter.offset));
         if letter.headers.get(VALUE_LEFT_OUT).is_some() {
             replayed.without_value += 1;
             return Ok(ControlFlow::Continue(()));

@@ -47,6 +47,19 @@ pub enum CliError {
     /// Not everything was stored in time.
     #[error("not everything was stored within {0:?}: `strobe status` shows what is under way")]
     NotStored(std::time::Duration),
+    /// Nothing is stored of what was asked for.
+    #[error(
+        "nothing is stored of {since} to {until}: choose another range or selection, or ask `strobe status`"
+    )]
+    NothingStored {
+        /// Start of the range, as people read it.
+        since: String,
+        /// Its end.
+        until: String,
+    },
+    /// Something that was named is not there.
+    #[error("{0}")]
+    Missing(String),
     /// The command has already said what is wrong.
     #[error("something does not work")]
     Said,
@@ -64,6 +77,9 @@ impl CliError {
             Self::Explore(error) if error.is_transient() => {
                 Some("is it running, and is `clickhouse.url` right? `strobe doctor` says more")
             }
+            Self::Explore(error) if error.is_unauthorized() => Some(
+                "does the configuration name the user and its password file? See `[clickhouse]`, --config and STROBE_CONFIG",
+            ),
             _ => None,
         }
     }
@@ -72,6 +88,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Explore(strobe_explore::Error::Selection(_)) => 2,
+            Self::NothingStored { .. } => 3,
             Self::ConfigRead { .. } | Self::Config(_) => 78,
             Self::Explore(
                 strobe_explore::Error::Setting { .. } | strobe_explore::Error::PasswordFile { .. },

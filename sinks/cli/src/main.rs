@@ -24,8 +24,9 @@ use crate::error::CliError;
 #[command(
     name = "strobe",
     version,
+    arg_required_else_help = true,
     after_help = "EXIT CODES\n  0   it worked\n  1   it failed, or `doctor` found something that does not work\n  2   wrong \
-                  usage\n  69  a part cannot be reached\n  78  the configuration is wrong\n\nEXAMPLES\n  strobe top --since \
+                  usage\n  3   nothing is stored of what was asked for\n  69  a part cannot be reached\n  78  the configuration is wrong\n\nEXAMPLES\n  strobe top --since \
                   -15m\n  strobe top --service orders --by line\n  strobe flamegraph --since -1h --output cpu.svg\n  strobe \
                   top --since -10m --baseline now-1h10m..now-1h\n  strobe query 'SELECT service, sum(fleet_weight) FROM \
                   samples GROUP BY service'\n  strobe status\n  strobe doctor"

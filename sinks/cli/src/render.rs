@@ -4,7 +4,10 @@ use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
 
+use strobe_explore::Range;
+
 use crate::error::CliError;
+use crate::times::shown;
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -22,6 +25,14 @@ pub fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if harmless(c) || c == '\n' { c } else { '\u{fffd}' })
         .collect()
+}
+
+/// Returns what to say where nothing is stored of a range.
+pub fn nothing(range: Range) -> CliError {
+    CliError::NothingStored {
+        since: shown(range.since_us),
+        until: shown(range.until_us),
+    }
 }
 
 /// Returns whether answers may have colours: on a terminal, unless `NO_COLOR` is set.

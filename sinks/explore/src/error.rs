@@ -54,6 +54,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether ClickHouse knows neither the user nor the password.
+    pub fn is_unauthorized(&self) -> bool {
+        // Unknown user, wrong password, required password, authentication failed: ClickHouse's own codes.
+        const NAMES: [&str; 4] = [
+            "(UNKNOWN_USER)",
+            "(WRONG_PASSWORD)",
+            "(REQUIRED_PASSWORD)",
+            "(AUTHENTICATION_FAILED)",
+        ];
+        matches!(self, Self::Store { source: clickhouse::error::Error::BadResponse(text), .. }
+            if NAMES.iter().any(|name| text.contains(name)))
+    }
+
     /// Returns whether the same call can succeed later without anyone's help.
     pub fn is_transient(&self) -> bool {
         use clickhouse::error::Error as Client;
@@ -96,5 +109,9 @@ mod tests {
         assert!(!answer("Code: 62. DB::Exception: syntax error (SYNTAX_ERROR)").is_transient());
         assert!(!answer("Code: 2410. DB::Exception: no such code").is_transient());
         assert!(!Error::Selection("empty range".into()).is_transient());
+        assert!(
+            answer("Code: 516. DB::Exception: x: wrong password (AUTHENTICATION_FAILED)").is_unauthorized()
+        );
+        assert!(!answer("Code: 62. DB::Exception: syntax error (SYNTAX_ERROR)").is_unauthorized());
     }
 }

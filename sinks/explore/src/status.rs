@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::selection::Sql;
 use crate::{Error, Explorer};
 
-/// Most runs and spool openings looked at: a day of 1,000 hosts with 500 runs each is 500,000; the newest count.
-const ROWS_MAX: &str = " LIMIT 100000";
+/// Most runs and spool openings looked at, some 100 MB of answers; the newest count, and [`Status::cut`] says so.
+const ROWS_MAX: usize = 100_000;
 
 /// The accounting of one run: taken = stored + dropped + set aside + under way.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -105,6 +105,8 @@ pub struct Status {
     pub runs: Vec<RunStatus>,
     /// Hosts with several spools alive at once. Nothing is lost or doubled by it; somebody should know.
     pub hosts_with_several_epochs_alive: Vec<HostEpochs>,
+    /// Whether there were more runs, or openings of spools, than are looked at.
+    pub cut: bool,
 }
 
 #[derive(Row, Deserialize)]
@@ -185,15 +187,18 @@ impl Explorer {
         let ask = |sql: &'static str| {
             Sql::default()
                 .push(sql)
-                .push(ROWS_MAX)
+                .push(" LIMIT {rows:UInt64}")
                 .query(self.client())
                 .param("since", since)
+                .param("rows", ROWS_MAX)
         };
         let events = ask(EVENTS).fetch_all::<EventRow>().await.map_err(&failed)?;
         let batches = ask(BATCHES).fetch_all::<EventRow>().await.map_err(&failed)?;
         let stored = ask(STORED).fetch_all::<StoredRow>().await.map_err(&failed)?;
         let epochs = ask(EPOCHS).fetch_all::<EpochSpan>().await.map_err(&failed)?;
+        let cut = [events.len(), batches.len(), epochs.len()].contains(&ROWS_MAX);
         Ok(Status {
+            cut,
             runs: merge(events, batches, stored),
             hosts_with_several_epochs_alive: overlapping(epochs),
         })

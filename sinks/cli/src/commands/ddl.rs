@@ -9,6 +9,7 @@ use crate::render;
 
 /// What to do.
 #[derive(clap::Subcommand)]
+#[command(after_help = "EXAMPLES\n  strobe ddl apply\n  strobe ddl print --cluster main > tables.sql")]
 pub enum Command {
     /// Create the database and the tables that are missing.
     Apply,

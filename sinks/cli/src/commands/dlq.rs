@@ -97,7 +97,7 @@ pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
             let topic = checked(&bus, topic)?;
             match dead_letter::show(&bus, topic, *place)? {
                 Some((_, letter)) => render::written(std::io::stdout().write_all(letter.bytes())),
-                None => Err(CliError::Usage(format!(
+                None => Err(CliError::Missing(format!(
                     "{topic}.dlq has nothing at {}:{}",
                     place.0, place.1
                 ))),
@@ -116,7 +116,17 @@ pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
                     replayed.without_value
                 );
             }
-            Ok(())
+            if replayed.missing.is_empty() {
+                return Ok(());
+            }
+            let places = replayed
+                .missing
+                .iter()
+                .map(|(partition, offset)| format!("{partition}:{offset}"));
+            Err(CliError::Missing(format!(
+                "{topic}.dlq has nothing at {}: `strobe dlq list {topic}` shows what there is",
+                places.collect::<Vec<_>>().join(", ")
+            )))
         }
     }
 }

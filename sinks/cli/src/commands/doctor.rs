@@ -15,6 +15,7 @@ use crate::render::{self, Output};
 
 /// The arguments.
 #[derive(clap::Args)]
+#[command(after_help = "EXAMPLES\n  strobe doctor\n  strobe doctor --spool-age-limit 12h -o json")]
 pub struct Args {
     /// The agents' `spool.age_limit`, to check the order of retentions.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "24h")]

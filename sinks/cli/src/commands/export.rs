@@ -52,6 +52,9 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let selection = args.selection.selection()?;
     let explorer = Explorer::new(&config.clickhouse.reader()?);
     let profile = wait(async { Ok(explorer.profile(&selection).await?) })?;
+    if profile.stacks.is_empty() {
+        return Err(render::nothing(selection.range));
+    }
     match &args.output {
         None => render::written(write(&profile, args.format, &mut std::io::stdout().lock())),
         Some(path) => File::create(path)

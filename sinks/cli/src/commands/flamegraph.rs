@@ -47,11 +47,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     })?;
     let total = tree.nodes.first().map_or(0.0, |root| root.total);
     if total <= 0.0 && tree.nodes.first().is_none_or(|root| root.baseline_total <= 0.0) {
-        return Err(CliError::Usage(format!(
-            "nothing is stored of {} to {}: choose another range, or ask `strobe status`",
-            shown(selection.range.since_us),
-            shown(selection.range.until_us)
-        )));
+        return Err(render::nothing(selection.range));
     }
     let what = args.selection.service.as_deref().unwrap_or("all services");
     let options = Options {

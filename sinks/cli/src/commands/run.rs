@@ -7,6 +7,9 @@ use crate::error::CliError;
 
 /// Which service.
 #[derive(clap::Subcommand)]
+#[command(
+    after_help = "EXAMPLES\n  strobe run processor\n  strobe --config /etc/strobe/strobe.toml --log-level debug run sink"
+)]
 pub enum Command {
     /// Names, tags and weighs batches: strobe.stacks.raw to strobe.samples.
     Processor,

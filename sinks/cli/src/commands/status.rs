@@ -86,9 +86,11 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         }
     }
     match args.output {
-        Output::Json => render::json(&as_json(&status, &behind, &letters)),
-        Output::Table => as_table(&status, &behind, &letters, args.limit),
+        Output::Json => render::json(&as_json(&status, &behind, &letters))?,
+        Output::Table => as_table(&status, &behind, &letters, args.limit)?,
     }
+    // Half an answer is an answer, and no success.
+    letters.map(drop).map_err(CliError::from)
 }
 
 /// Waits until every host that was alive at `moment_us` has a stored batch that ends later.
@@ -137,14 +139,12 @@ fn behind(config: &Config, bus: &BusSettings) -> Vec<Behind> {
     groups.into_iter().map(ask).collect()
 }
 
-fn letters(bus: &BusSettings) -> Result<Letters, String> {
+fn letters(bus: &BusSettings) -> Result<Letters, strobe_bus::Error> {
     let mut letters = Letters::default();
     let mut seen = BTreeSet::new();
     for topic in Topic::ALL {
         let topic = bus.topic(topic);
-        let found =
-            dead_letter::list(bus, &topic, LETTERS_MAX).map_err(|error| crate::error::with_causes(&error))?;
-        for item in found {
+        for item in dead_letter::list(bus, &topic, LETTERS_MAX)? {
             let of_item = item.samples.unwrap_or(0);
             if let (Some(run), Some(meta)) = (item.run, &item.meta)
                 && seen.insert(meta.identity.to_string())
@@ -164,7 +164,11 @@ fn sum(runs: &[RunStatus], of: impl Fn(&RunStatus) -> u64) -> u64 {
     runs.iter().map(of).sum()
 }
 
-fn as_json(status: &Status, behind: &[Behind], letters: &Result<Letters, String>) -> serde_json::Value {
+fn as_json(
+    status: &Status,
+    behind: &[Behind],
+    letters: &Result<Letters, strobe_bus::Error>,
+) -> serde_json::Value {
     let runs = status.runs.iter().map(|run| {
         json!({
             "run": run.run, "host": run.host, "profiler": run.profiler, "cause": run.cause, "state": run.state,
@@ -182,7 +186,7 @@ fn as_json(status: &Status, behind: &[Behind], letters: &Result<Letters, String>
                 json!({ "topic": topic, "reason": reason, "messages": messages, "samples": samples })
             })
             .collect(),
-        Err(error) => json!({ "error": error }),
+        Err(error) => json!({ "error": crate::error::with_causes(error) }),
     };
     json!({
         "sum": {
@@ -197,14 +201,14 @@ fn as_json(status: &Status, behind: &[Behind], letters: &Result<Letters, String>
             "error": behind.messages.as_ref().err(),
         })).collect::<Vec<_>>(),
         "dead_letters": letters,
-        "hosts_with_several_epochs_alive": status.hosts_with_several_epochs_alive,
+        "hosts_with_several_epochs_alive": status.hosts_with_several_epochs_alive, "cut": status.cut,
     })
 }
 
 fn as_table(
     status: &Status,
     behind: &[Behind],
-    letters: &Result<Letters, String>,
+    letters: &Result<Letters, strobe_bus::Error>,
     limit: usize,
 ) -> Result<(), CliError> {
     let all = &status.runs;
@@ -226,6 +230,9 @@ fn as_table(
         render::say(format!(
             "{excess} samples are accounted for and were never taken: this is a fault"
         ))?;
+    }
+    if status.cut {
+        eprintln!("there are more runs than are looked at: the oldest are left out; --since asks for fewer");
     }
     let columns = [
         ("run", false),
@@ -273,7 +280,10 @@ fn as_table(
         })?;
     }
     match letters {
-        Err(error) => render::say(format!("dead letters: not known: {error}"))?,
+        Err(error) => {
+            let error = crate::error::with_causes(error);
+            render::say(format!("dead letters: not known: {error}"))?;
+        }
         Ok(letters) if letters.by_reason.is_empty() => render::say("dead letters: none")?,
         Ok(letters) => {
             for ((topic, reason), (messages, samples)) in &letters.by_reason {

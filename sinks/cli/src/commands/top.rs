@@ -1,7 +1,7 @@
 //! `strobe top`: who takes how much, alone and with everything it calls.
 
 use serde_json::json;
-use strobe_explore::{By, Completeness, Explorer, Range, Sort, Top, TopRow};
+use strobe_explore::{By, Completeness, Explorer, Range, Selection, Sort, Top, TopRow};
 
 use crate::commands::wait;
 use crate::config::Config;
@@ -109,9 +109,15 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
             samples: totals.iter().map(|stack| stack.samples).sum(),
         })
     })?;
+    let nothing = answer.samples == 0 && answer.top.baseline_total <= 0.0;
     match args.output {
-        Output::Json => render::json(&as_json(&answer)),
-        Output::Table => as_table(&answer, args.by),
+        Output::Json => render::json(&as_json(&answer))?,
+        Output::Table if nothing => {}
+        Output::Table => as_table(&answer, &selection, args.by)?,
+    }
+    match nothing {
+        true => Err(render::nothing(selection.range)),
+        false => Ok(()),
     }
 }
 
@@ -158,17 +164,23 @@ fn as_table(
         complete,
         samples,
     }: &Answer,
+    selection: &Selection,
     by: ByArg,
 ) -> Result<(), CliError> {
     let range = format!("{} to {}", shown(top.range.since_us), shown(top.range.until_us));
-    if *samples == 0 {
-        return render::say(format!(
-            "Not sampled: nothing is stored of {range}.\n`strobe status` shows what is under way, `strobe doctor` what does \
-             not work."
-        ));
-    }
     let cores = top.range.cores(top.total);
-    render::say(format!("{range}: {cores:.2} cores, {samples} samples"))?;
+    let of = match (&selection.focus, &selection.ignore) {
+        (None, None) => format!("{samples} samples"),
+        _ => format!("in the chosen stacks of {samples} samples"),
+    };
+    render::say(format!("{range}: {cores:.2} cores, {of}"))?;
+    if let Some(range) = top.baseline.filter(|_| top.baseline_total <= 0.0) {
+        eprintln!(
+            "nothing is stored of the baseline, {} to {}: every row looks new",
+            shown(range.since_us),
+            shown(range.until_us)
+        );
+    }
     say_complete(complete)?;
     let stacks = matches!(by, ByArg::Function | ByArg::Line | ByArg::Module);
     let mut columns = vec![("self", true), ("self %", true)];

@@ -8,6 +8,7 @@ use crate::render;
 
 /// What to do.
 #[derive(clap::Subcommand)]
+#[command(after_help = "EXAMPLES\n  strobe topics apply --dry-run\n  strobe topics apply")]
 pub enum Command {
     /// Create topics that are missing and alter settings that differ.
     Apply {
@@ -37,8 +38,13 @@ pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
             if *dry_run { "would be done: " } else { "" }
         ))?;
     }
-    render::say(format!(
-        "{unchanged} of {} topics are as they should be",
-        changes.len()
-    ))
+    let changed = changes.len() - unchanged;
+    render::say(match (changed, *dry_run) {
+        (0, _) => format!("all {unchanged} topics are as they should be"),
+        (_, true) => format!("{changed} of {} topics are not as they should be", changes.len()),
+        (_, false) => format!(
+            "{} topics: {changed} dealt with, {unchanged} were as they should be",
+            changes.len()
+        ),
+    })
 }
