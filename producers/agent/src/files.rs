@@ -9,6 +9,7 @@ use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use strobe_bpf::FileIdentity;
@@ -20,6 +21,8 @@ use crate::procfs::{MapLine, without_deleted};
 
 /// Files known at one time: a host runs a few thousand. Beyond, all are forgotten and read again.
 const FILES_MAX: usize = 65_536;
+/// Pause after the uploader had no room: mappings come by the thousand, and each would read its file again.
+const NO_ROOM: Duration = Duration::from_secs(10);
 /// A file that could not be read is tried again for later mappings, up to so many times.
 const ATTEMPTS_MAX: u8 = 3;
 
@@ -31,6 +34,8 @@ pub struct KnownFile {
     /// What it is, or why that is not known.
     pub elf: Result<Elf, Reason>,
     attempts: u8,
+    /// Whether the uploader had no room for it yet.
+    waits_for_room: bool,
 }
 
 /// Index of a known file.
@@ -80,7 +85,9 @@ pub struct Files {
     known: Vec<KnownFile>,
     by_key: FxHashMap<Key, FileId>,
     announce: Option<SyncSender<NewBinary>>,
-    /// Binaries that the uploader had no room for. Healthy: 0.
+    /// Until when nothing that waits for room is announced.
+    no_room_until: Option<Instant>,
+    /// How often the uploader had no room for a binary: it is announced again when it is next mapped. Healthy: 0.
     pub not_announced: u64,
 }
 
@@ -176,6 +183,7 @@ impl Files {
             known: Vec::new(),
             by_key: FxHashMap::default(),
             announce,
+            no_room_until: None,
             not_announced: 0,
         }
     }
@@ -212,6 +220,7 @@ impl Files {
                     path,
                     elf: Err(Reason::ProcessGone),
                     attempts: 0,
+                    waits_for_room: false,
                 });
                 id
             }
@@ -229,6 +238,11 @@ impl Files {
             } else if std::path::Path::new(&format!("/proc/{}", mapped.pid)).exists() {
                 file.elf = Err(Reason::Unreadable);
             }
+        } else if file.waits_for_room
+            && self.no_room_until.is_none_or(|until| Instant::now() >= until)
+            && let Some((open, elf)) = mapped.read()
+        {
+            self.announce(open, &elf, id);
         }
         Backing::File(id)
     }
@@ -259,8 +273,11 @@ impl Files {
             path,
             file,
         };
-        if let Err(TrySendError::Full(_)) = announce.try_send(new) {
+        let full = matches!(announce.try_send(new), Err(TrySendError::Full(_)));
+        self.known[id.0 as usize].waits_for_room = full;
+        if full {
             self.not_announced += 1;
+            self.no_room_until = Some(Instant::now() + NO_ROOM);
         }
     }
 }
@@ -325,6 +342,29 @@ mod tests {
             panic!("no vdso")
         };
         assert_eq!(files.get(id).elf.as_ref().unwrap().kind, BinaryKind::Vdso);
+    }
+
+    /// Checks that a binary for which the uploader had no room is announced when it is mapped again, and then no more.
+    #[test]
+    fn what_met_a_full_queue_is_announced_later() {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(0);
+        let mut files = Files::new(Some(sender));
+        let own = std::process::id();
+        let maps = procfs::executable_maps(own).unwrap();
+        let text = own_text(&maps);
+        files.backing(&MappedFile::of_line(own, text));
+        assert_eq!(files.not_announced, 1);
+
+        let (sender, roomy) = std::sync::mpsc::sync_channel(8);
+        files.announce = Some(sender);
+        files.backing(&MappedFile::of_line(own, text));
+        assert_eq!(roomy.try_iter().count(), 0, "within the pause");
+        files.no_room_until = Some(Instant::now());
+        for _ in 0..2 {
+            files.backing(&MappedFile::of_line(own, text));
+        }
+        assert_eq!(roomy.try_iter().count(), 1);
+        drop(receiver);
     }
 
     /// Checks that a path that names another file by now is not taken for the mapped one.
