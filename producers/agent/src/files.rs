@@ -5,6 +5,7 @@
 //! the host sees it. The latter two may name another file by now; they count only when the build id that the kernel reported,
 //! or device and inode, are the same.
 
+use std::cell::RefCell;
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -17,6 +18,7 @@ use strobe_event::{BinaryKind, BuildId, Reason};
 
 use crate::binaries::NewBinary;
 use crate::elf::{self, Elf};
+use crate::patience::Patience;
 use crate::procfs::{MapLine, without_deleted};
 
 /// Files known at one time: a host runs a few thousand. Beyond, all are forgotten and read again.
@@ -87,6 +89,8 @@ pub struct Files {
     announce: Option<SyncSender<NewBinary>>,
     /// Until when nothing that waits for room is announced.
     no_room_until: Option<Instant>,
+    /// In a cell, because opening a file changes nothing of what is known.
+    patience: RefCell<Patience>,
     /// How often the uploader had no room for a binary: it is announced again when it is next mapped. Healthy: 0.
     pub not_announced: u64,
 }
@@ -146,8 +150,8 @@ impl<'a> MappedFile<'a> {
         }
     }
 
-    /// Opens the file wherever it can still be had, and reads it.
-    fn read(&self) -> Option<(File, Elf)> {
+    /// Opens the file wherever it can still be had, and reads it; nothing where that takes too long.
+    fn read(&self, patience: &mut Patience) -> Option<(File, Elf)> {
         let (start, end) = self.range;
         let pid = self.pid;
         let path = without_deleted(self.path);
@@ -156,11 +160,30 @@ impl<'a> MappedFile<'a> {
             (format!("/proc/{pid}/root{path}"), false),
             (path.to_owned(), false),
         ];
-        places
-            .into_iter()
+        let sought = Sought {
+            places,
+            build_id: self.build_id.clone(),
+            inode: self.inode,
+        };
+        patience.ask(move || sought.read()).flatten()
+    }
+}
+
+/// A file to be read: where it may be, and what shows that it is the one.
+struct Sought {
+    /// Paths, and whether what is there is certainly the mapped file.
+    places: [(String, bool); 3],
+    build_id: Option<BuildId>,
+    inode: Option<((u32, u32), u64, u64)>,
+}
+
+impl Sought {
+    fn read(&self) -> Option<(File, Elf)> {
+        self.places
+            .iter()
             .filter(|(place, _)| place.starts_with('/'))
-            .find_map(|(place, certain)| {
-                let (mut file, meta) = open_regular(&place)?;
+            .find_map(|&(ref place, certain)| {
+                let (mut file, meta) = open_regular(place)?;
                 let elf = elf::read(&mut file)?;
                 let same = match (&self.build_id, self.inode) {
                     (Some(id), _) => elf.id == *id,
@@ -184,6 +207,7 @@ impl Files {
             by_key: FxHashMap::default(),
             announce,
             no_room_until: None,
+            patience: RefCell::default(),
             not_announced: 0,
         }
     }
@@ -197,6 +221,11 @@ impl Files {
     pub fn forget(&mut self) {
         self.known.clear();
         self.by_key.clear();
+    }
+
+    /// Returns how many reads were given up because they did not end.
+    pub fn given_up(&self) -> u64 {
+        self.patience.borrow().given_up
     }
 
     /// Returns a known file.
@@ -232,7 +261,7 @@ impl Files {
                 file.elf = vdso_of_this_process()
                     .map(|(_, elf)| elf)
                     .ok_or(Reason::Unreadable);
-            } else if let Some((open, elf)) = mapped.read() {
+            } else if let Some((open, elf)) = mapped.read(self.patience.get_mut()) {
                 self.announce(open, &elf, id);
                 self.known[id.0 as usize].elf = Ok(elf);
             } else if std::path::Path::new(&format!("/proc/{}", mapped.pid)).exists() {
@@ -240,7 +269,7 @@ impl Files {
             }
         } else if file.waits_for_room
             && self.no_room_until.is_none_or(|until| Instant::now() >= until)
-            && let Some((open, elf)) = mapped.read()
+            && let Some((open, elf)) = mapped.read(self.patience.get_mut())
         {
             self.announce(open, &elf, id);
         }
@@ -249,7 +278,7 @@ impl Files {
 
     /// Opens a known file again, where a process has it mapped; nothing where it can no longer be had, or is another one by now.
     pub fn open(&self, id: FileId, pid: u32, range: (u64, u64)) -> Option<File> {
-        let known = self.get(id);
+        let known = &self.known[id.0 as usize];
         let elf = known.elf.as_ref().ok()?;
         if elf.kind == BinaryKind::Vdso {
             return vdso_of_this_process().map(|(file, _)| file);
@@ -261,7 +290,7 @@ impl Files {
             build_id: Some(elf.id.clone()),
             inode: None,
         };
-        mapped.read().map(|(file, _)| file)
+        mapped.read(&mut self.patience.borrow_mut()).map(|(file, _)| file)
     }
 
     fn announce(&mut self, file: File, elf: &Elf, id: FileId) {
@@ -314,6 +343,9 @@ fn vdso_of_this_process() -> Option<(File, Elf)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::procfs;
 
@@ -383,6 +415,51 @@ mod tests {
             panic!("no file")
         };
         assert_eq!(files.get(id).elf, Err(Reason::ProcessGone));
+    }
+
+    /// Checks that a file on a file system that never answers, as a profiled process can serve one, does not hold up the agent.
+    #[test]
+    fn a_file_system_that_never_answers_does_not_hold_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 test \"$0\" && echo up && exec \
+                      sleep 600";
+        let mut server = Command::new("sh")
+            .args(["-c", script])
+            .arg(folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut word = String::new();
+        BufReader::new(server.stdout.take().unwrap())
+            .read_line(&mut word)
+            .unwrap();
+        if word != "up\n" {
+            println!("skipped: no file system can be served by a process here");
+            let _ = server.wait();
+            return;
+        }
+        let path = folder.path().join("library.so");
+        let mapped = MappedFile {
+            pid: std::process::id(),
+            range: (0, 1),
+            path: path.to_str().unwrap(),
+            build_id: BuildId::new(&[1; 20]),
+            inode: None,
+        };
+        let mut files = Files::new(None);
+        let begun = Instant::now();
+        let Backing::File(id) = files.backing(&mapped) else {
+            panic!("no file")
+        };
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert_eq!(files.get(id).elf, Err(Reason::Unreadable));
+        assert_eq!(files.given_up(), 1);
+        // Its end lets go whoever waits in it.
+        server.kill().unwrap();
+        server.wait().unwrap();
+        let unmounted = Command::new("umount").arg("-l").arg(folder.path()).status();
+        assert!(unmounted.unwrap().success());
     }
 
     /// Checks that a pipe in a file's place neither blocks the agent nor is taken for the file.

@@ -12,6 +12,7 @@ use strobe_bpf::{ImageIdentity, ProcessEventKind, StackEnd};
 use crate::files::{Backing, Files, MappedFile};
 use crate::held::Held;
 use crate::mappings::{Mapping, Mappings};
+use crate::patience::Patience;
 use crate::procfs;
 use crate::service::{Belonging, VARIABLE};
 
@@ -79,6 +80,8 @@ pub struct Images {
     /// Images read from `/proc`, because their beginning was not seen. Healthy: as many as processes at the start.
     pub scanned: u64,
     scanned_late: bool,
+    /// For environments: the page may lie in a file that never answers.
+    patience: Patience,
     /// Images dropped because too many pids were known. Healthy: 0.
     pub evicted: u64,
 }
@@ -359,6 +362,11 @@ impl Images {
         std::mem::take(&mut self.scanned_late)
     }
 
+    /// Returns how many reads were given up because they did not end.
+    pub fn given_up(&self) -> u64 {
+        self.patience.given_up
+    }
+
     /// Returns the value of [`VARIABLE`] in the environment of an image: its own as long as it runs, and afterwards what the
     /// process that it was forked from has.
     pub fn variable(&mut self, pid: u32, number: u64) -> Option<Arc<str>> {
@@ -373,7 +381,11 @@ impl Images {
             if image.variable.is_none() && image.ended_ns.is_none() {
                 let same = image.start_ns.is_none_or(|start| procfs::started_at(pid, start));
                 image.variable = same
-                    .then(|| procfs::environment_variable(pid, VARIABLE))
+                    .then(|| {
+                        self.patience
+                            .ask(move || procfs::environment_variable(pid, VARIABLE))
+                    })
+                    .flatten()
                     .flatten()
                     .map(|value| value.map(Arc::from));
             }

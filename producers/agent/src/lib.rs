@@ -32,6 +32,7 @@ pub mod images;
 pub mod kernel;
 pub mod mappings;
 pub mod normalize;
+pub mod patience;
 pub mod procfs;
 pub mod publish;
 pub mod run;

@@ -288,6 +288,8 @@ impl Sampling {
             counters.values().for_each(|counters| all.add(counters));
             self.status.user_ends(&all.user_ends);
         }
+        self.status
+            .reads_given_up(settler.files.given_up() + settler.images.given_up());
         let (frames, binaries, _) = settler.vocabulary.sizes();
         self.status.known(
             settler.images.len(),

@@ -52,6 +52,8 @@ pub struct Status {
     binaries_too_big: AtomicU64,
     binaries_failed: AtomicU64,
     binaries_not_queued: AtomicU64,
+    /// Reads of files and environments that were given up because they did not end. Healthy: 0.
+    reads_given_up: AtomicU64,
     /// Tables made and refused since the start, and the bytes of those kept on disk.
     tables_made: AtomicU64,
     tables_refused: AtomicU64,
@@ -142,6 +144,10 @@ impl Status {
         self.unsent_records.store(records, Relaxed);
     }
 
+    pub(crate) fn reads_given_up(&self, count: u64) {
+        self.reads_given_up.store(count, Relaxed);
+    }
+
     pub(crate) fn uploaded(&self, result: Uploaded) {
         let counter = match result {
             Uploaded::Stored => &self.binaries_stored,
@@ -213,6 +219,7 @@ impl Status {
                 "failed": get(&self.binaries_failed),
                 "not_queued": get(&self.binaries_not_queued),
             },
+            "reads_given_up": get(&self.reads_given_up),
             "unwinding": {
                 "processes": unwinding.processes,
                 "lists": unwinding.lists,
