@@ -54,13 +54,21 @@ def check_text(lexed: list[Token]) -> None:
         if token.keyword("engine") and following is not None:
             named = lexed[at + 2] if following.text == "=" and at + 2 < len(lexed) else following
             engine = named.name
-            if following.text == "=" and engine and not engine.endswith("mergetree") and engine not in _LOCAL_ENGINES:
+            is_clause = following.text == "=" or _is_in_definition(lexed, at)
+            if is_clause and engine and not engine.endswith("mergetree") and engine not in _LOCAL_ENGINES:
                 raise _denied(f"engine {named.text} reaches out of the engine")
         if token.keyword("source") and following is not None and following.text == "(" and at + 2 < len(lexed):
             if lexed[at + 2].name not in _LOCAL_SOURCES:
                 raise _denied(f"dictionary source {lexed[at + 2].text} reaches out of the engine")
         if token.keyword("backup", "restore") and at == 0:
             raise _denied(f"{token.text.upper()} reaches out of the engine")
+
+
+def _is_in_definition(lexed: list[Token], at: int) -> bool:
+    # `ENGINE Kafka(…)` needs no equals sign; a column may be called `engine`, in brackets or behind SELECT.
+    if lexed[at].depth or not lexed[0].keyword("create", "attach", "replace"):
+        return False
+    return not any(token.keyword("select") and not token.depth for token in lexed[:at])
 
 
 def _is_called(lexed: list[Token], at: int) -> bool:

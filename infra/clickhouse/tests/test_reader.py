@@ -1,10 +1,12 @@
 """What the reader is refused, and what nobody may do."""
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from conftest import until
+from conftest import HERE, until
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,9 @@ def test_the_reader_reaches_neither_files_nor_network(table, query):
         "SELECT * FROM url('http://127.0.0.1:18199/', 'LineAsString')",
         "CREATE TABLE out1 (a String) ENGINE = File(CSV)",
         "CREATE TABLE out2 (a String) ENGINE URL('http://127.0.0.1:18199/', CSV)",
+        "CREATE TABLE out3 (a String) ENGINE Kafka('127.0.0.1:18199', 't', 'g', 'CSV')",
+        "CREATE TABLE out4 AS guarded ENGINE NATS SETTINGS nats_url = '127.0.0.1:18199'",
+        "CREATE DATABASE out5 ENGINE PostgreSQL('127.0.0.1:18199', 'd', 'u', 'p')",
         "INSERT INTO FUNCTION file('x.csv') SELECT 1",
         "INSERT INTO FUNCTION url('http://127.0.0.1:18199/', 'CSV', 'a UInt8') FORMAT CSV 1",
         "INSERT INTO guarded FROM INFILE '/etc/passwd' FORMAT CSV",
@@ -93,6 +98,51 @@ def test_the_reader_reaches_neither_files_nor_network(table, query):
 def test_the_writer_reaches_neither_files_nor_network(table, query):
     answer = table.write(query)
     assert answer.code == 164, answer.text
+
+
+def test_a_column_may_be_called_engine(table):
+    table.done("CREATE OR REPLACE TABLE motors (engine String) ENGINE MergeTree ORDER BY engine")
+    table.done("CREATE OR REPLACE VIEW named AS SELECT engine FROM motors")
+    assert table.done("SELECT count(engine) FROM named") == "0\n"
+
+
+INSIDE = """
+import socket, sys
+from pathlib import Path
+from front import sandbox
+try:
+    forbidden = sandbox.enter(Path(sys.argv[1]))
+except sandbox.Unavailable as reason:
+    sys.exit(f"unavailable: {reason}")
+(Path(sys.argv[1]) / "own").write_text("own")
+for what in (lambda: open("/etc/passwd"), lambda: open("/proc/self/environ"), lambda: open(sys.argv[2], "w")):
+    try:
+        what()
+        sys.exit("a file was opened")
+    except PermissionError:
+        pass
+if "TCP" in forbidden:
+    try:
+        socket.create_connection(("127.0.0.1", int(sys.argv[3])), timeout=5)
+        sys.exit("a connection was opened")
+    except PermissionError:
+        pass
+print("shut in")
+"""
+
+
+def test_the_kernel_s_wall_holds_without_the_front_s_words(tmp_path):
+    """What a query could do that no word gives away: here Python does it, inside the same wall."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        arguments = [str(data), str(tmp_path / "outside"), str(listener.getsockname()[1])]
+        ran = subprocess.run([sys.executable, "-c", INSIDE, *arguments], capture_output=True, text=True, cwd=HERE, check=False)
+    if ran.stderr.startswith("unavailable"):
+        pytest.skip(ran.stderr)
+    assert ran.stdout == "shut in\n", ran.stderr
 
 
 def test_a_query_that_slips_past_the_words_meets_the_kernel(own_front):
