@@ -228,11 +228,6 @@ impl Sampler {
         self.loaded.control.advance_epoch()
     }
 
-    /// Says whether stacks that went out in this epoch are sent without frames: not worth it where few repeat.
-    pub fn set_omit_sent_stacks(&self, omit: bool) {
-        self.loaded.control.set_omit(omit);
-    }
-
     /// Takes up CPUs that have come online, and lets go of those that have gone. Returns how many tick now.
     pub fn refresh_cpus(&mut self) -> Result<usize, Error> {
         let online = online_cpus()?;

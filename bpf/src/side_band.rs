@@ -105,14 +105,8 @@ impl SideBand {
         let horizon_ns = monotonic_ns().saturating_sub(SETTLE_NS);
         let mut result = Ok(());
         for ring in self.rings.values_mut() {
-            let (merge, counters) = (&mut self.merge, &mut self.counters);
-            let read = ring.read(|record| match side_band_record::time_of(record) {
-                Some(time_ns) => merge.push(time_ns, record),
-                None => counters.undecodable += 1,
-            });
             // The other CPUs are still read, and what was read is still given out.
-            self.counters.undecodable += u64::from(read.is_err());
-            result = result.and(read);
+            result = result.and(gather(ring, &mut self.merge, &mut self.counters));
         }
         let (counters, clock_ns) = (&mut self.counters, self.clock_ns);
         self.merge.take(horizon_ns, |time_ns, record| {
@@ -154,7 +148,14 @@ impl SideBand {
             path: "/sys/devices/system/cpu/online".to_owned(),
             source,
         })?;
-        self.rings.retain(|cpu, _| online.contains(cpu));
+        let (merge, counters) = (&mut self.merge, &mut self.counters);
+        self.rings.retain(|cpu, ring| {
+            let stays = online.contains(cpu);
+            if !stays && let Err(error) = gather(ring, merge, counters) {
+                tracing::warn!(cpu, %error, "what a CPU that went away had to tell is lost");
+            }
+            stays
+        });
         for cpu in online {
             if self.rings.contains_key(&cpu) {
                 continue;
@@ -243,6 +244,16 @@ impl SideBand {
             ..EventAttr::default()
         }
     }
+}
+
+/// Lays what a buffer holds into the order of time.
+fn gather(ring: &mut PerfRing, merge: &mut TimeMerge, counters: &mut SideBandCounters) -> Result<(), Error> {
+    let read = ring.read(|record| match side_band_record::time_of(record) {
+        Some(time_ns) => merge.push(time_ns, record),
+        None => counters.undecodable += 1,
+    });
+    counters.undecodable += u64::from(read.is_err());
+    read
 }
 
 fn is_locked_memory(error: &io::Error) -> bool {

@@ -25,7 +25,6 @@ pub mod config;
 pub mod elf;
 pub mod envelope;
 pub mod error;
-pub mod failpoint;
 pub mod files;
 pub mod held;
 pub mod images;

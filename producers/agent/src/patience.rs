@@ -89,7 +89,6 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
     use std::time::Instant;
 
     use super::*;
@@ -103,7 +102,7 @@ mod tests {
         let begun = Instant::now();
         let mut held = Vec::new();
         for _ in 0..3 * STUCK_MAX {
-            let (end, wait) = channel::<()>();
+            let (end, wait) = sync_channel::<()>(0);
             held.push(end);
             assert_eq!(patience.ask(move || wait.recv()), None);
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use strobe_bus::{
     BusSettings, Meta, Outcome, Outgoing, ResendingProducer, Shutdown, Topic, WindowFull, WindowLimits,
+    failpoint,
 };
 use strobe_event::codec;
 use strobe_event::{DropCount, DropReason, Epoch, Identity, RawBatch, RunEvent, RunState};
@@ -16,7 +17,6 @@ use strobe_spool::{Position, Reader, Record};
 
 use crate::envelope;
 use crate::error::AgentError;
-use crate::failpoint;
 use crate::status::Status;
 
 /// Bytes under way to the broker: 16 full batches of a fleet's host, and little memory.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use strobe_bus::{MESSAGE_BYTES_MAX, Topic};
+use strobe_bus::{MESSAGE_BYTES_MAX, Topic, failpoint};
 use strobe_event::codec;
 use strobe_event::{DropCount, DropReason, RawBatch, RunEvent, RunHead, RunId, RunState};
 use strobe_spool::Writer;
 
 use crate::envelope;
 use crate::error::AgentError;
-use crate::failpoint;
 use crate::status::Status;
 
 /// Batches that may wait for the disk: two minutes of a quiet host, or some seconds of the highest rate.

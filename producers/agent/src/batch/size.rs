@@ -32,6 +32,7 @@ const MODULES_PER_STACK_MAX: usize = 16;
 /// Sum of the most that its parts can take, at which a batch closes: the next sample still fits below the limit on messages.
 const MOST_BYTES: usize = MESSAGE_BYTES_MAX - ADDED_BYTES_MAX;
 const _: () = assert!(MOST_BYTES > 2 * BATCH_BYTES);
+const _: () = assert!(strobe_bpf::STACK_FRAMES_MAX == strobe_event::stack::STACK_FRAMES_MAX);
 
 /// The most bytes that each part of a batch takes on the wire. Indexes into its dictionaries take at most 3: a batch has room
 /// for less than 2²⁰ of anything.
