@@ -6,6 +6,9 @@
     reason = "helpers of tests"
 )]
 
-mod known_errors;
+mod bounds;
+mod damage;
+mod directory;
+mod failing_disk;
 mod model;
 mod simulated;
