@@ -258,9 +258,11 @@ impl Files {
         if file.elf.is_err() && file.attempts < ATTEMPTS_MAX {
             file.attempts += 1;
             if vdso {
-                file.elf = vdso_of_this_process()
-                    .map(|(_, elf)| elf)
-                    .ok_or(Reason::Unreadable);
+                file.elf = Err(Reason::Unreadable);
+                if let Some((open, elf)) = vdso_of_this_process() {
+                    self.announce(open, &elf, id);
+                    self.known[id.0 as usize].elf = Ok(elf);
+                }
             } else if let Some((open, elf)) = mapped.read(self.patience.get_mut()) {
                 self.announce(open, &elf, id);
                 self.known[id.0 as usize].elf = Ok(elf);
@@ -269,7 +271,10 @@ impl Files {
             }
         } else if file.waits_for_room
             && self.no_room_until.is_none_or(|until| Instant::now() >= until)
-            && let Some((open, elf)) = mapped.read(self.patience.get_mut())
+            && let Some((open, elf)) = match vdso {
+                true => vdso_of_this_process(),
+                false => mapped.read(self.patience.get_mut()),
+            }
         {
             self.announce(open, &elf, id);
         }
@@ -354,7 +359,7 @@ mod tests {
         maps.iter().find(|map| map.path == exe.to_str().unwrap()).unwrap()
     }
 
-    /// Checks that our own executable and the vdso are identified, each once, and that the executable is announced.
+    /// Checks that our own executable and the vdso are identified and announced, each once.
     #[test]
     fn mapped_files_are_identified_once() {
         let (sender, receiver) = std::sync::mpsc::sync_channel(8);
@@ -374,6 +379,10 @@ mod tests {
             panic!("no vdso")
         };
         assert_eq!(files.get(id).elf.as_ref().unwrap().kind, BinaryKind::Vdso);
+        assert_eq!(
+            receiver.try_iter().map(|new| new.kind).collect::<Vec<_>>(),
+            [BinaryKind::Vdso]
+        );
     }
 
     /// Checks that a binary for which the uploader had no room is announced when it is mapped again, and then no more.
