@@ -1,14 +1,15 @@
 # Everything a person types. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo up down test lint bench-agent bench-wire bench-pipeline bench-storage bench-sampling bench-stacks
+.PHONY: help setup build demo up down test lint bench-agent bench-wire bench-pipeline bench-storage bench-sampling bench-stacks bench-deploy \
+  images up-containers down-containers
 
 export STROBE_HOME ?= $(CURDIR)/.strobe
 DEMO_SECONDS ?= 20
 DEMO_KEEP ?= 1
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 setup: ## Install what a fresh Debian 12 lacks (Debian packages, the broker's jars, the engine)
 	@infra/setup.sh
@@ -24,6 +25,15 @@ up: build ## Start broker, engine, processor, sink and agent on this host
 
 down: ## Stop all that `make up` and `make demo` started
 	@infra/stack.sh down
+
+images: build ## Build the container images (BASE=IMAGE: on another base)
+	@infra/images/build.sh
+
+up-containers: ## Start everything in containers, from the images
+	@infra/containers.sh up
+
+down-containers: ## Stop all that `make up-containers` started; what was stored stays in volumes
+	@infra/containers.sh down
 
 test: setup ## Run every test that this machine can run, and say which were skipped and why
 	@infra/test.sh
@@ -49,3 +59,6 @@ bench-stacks: build ## What matching stack schemas costs, beside plain regular e
 
 bench-sampling: build ## Does the tuner find its rate, are totals unbiased, how fast is a simulated week
 	@infra/bench.sh sampling
+
+bench-deploy: images ## From nothing but images to the first named sample, and the images' sizes
+	@infra/images/bench.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One Apache Kafka broker in KRaft mode, on loopback: install, start, stop, status, kill.
+# One Apache Kafka broker in KRaft mode, on loopback: install, start, stop, status, kill, run, ping.
 # Several run side by side, each with its own ports and name; the name leads to its data folder, log and pid file.
 set -euo pipefail
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -8,16 +8,20 @@ source "$HERE/../lib.sh"
 
 usage() {
   cat <<USAGE
-usage: broker.sh install|start|stop|status|kill [flags]
+usage: broker.sh install|start|stop|status|kill|run|ping [flags]
 
   install   resolve the broker's jars with Maven (nothing to do when pom.xml has not changed)
   start     format the storage once, start the broker, wait until it answers
   stop      SIGTERM, and SIGKILL after 30 s
   kill      SIGKILL at once, as a crash would
   status    exit code 0: answers; 1: runs and does not answer; 3: not running
+  run       like start, in the foreground, for containers
+  ping      exit code 0: a broker answers on the port, whoever started it
 
   --port N              client port                       STROBE_KAFKA_PORT             $DEFAULT_PORT
   --controller-port N   controller port                   STROBE_KAFKA_CONTROLLER_PORT  port + 1
+  --host ADDRESS        address to listen on              STROBE_KAFKA_HOST             127.0.0.1
+  --advertise HOST      what clients are told to call     STROBE_KAFKA_ADVERTISE        --host, or the host's name for 0.0.0.0
   --name NAME           names data, log and pid file      STROBE_KAFKA_NAME             kafka
   --data DIR            data folder                       STROBE_KAFKA_DATA             \$STROBE_HOME/data/NAME
   --log FILE            log file                          STROBE_KAFKA_LOG              \$STROBE_HOME/log/NAME.log
@@ -38,6 +42,8 @@ STOP_SECONDS=30
 parse() {
   PORT="${STROBE_KAFKA_PORT:-$DEFAULT_PORT}"
   CONTROLLER_PORT="${STROBE_KAFKA_CONTROLLER_PORT:-}"
+  LISTEN="${STROBE_KAFKA_HOST:-127.0.0.1}"
+  ADVERTISE="${STROBE_KAFKA_ADVERTISE:-}"
   NAME="${STROBE_KAFKA_NAME:-kafka}"
   DATA="${STROBE_KAFKA_DATA:-}"
   LOG="${STROBE_KAFKA_LOG:-}"
@@ -50,6 +56,8 @@ parse() {
     case "$1" in
       --port) PORT="$2" ;;
       --controller-port) CONTROLLER_PORT="$2" ;;
+      --host) LISTEN="$2" ;;
+      --advertise) ADVERTISE="$2" ;;
       --name) NAME="$2" ;;
       --data) DATA="$2" ;;
       --log) LOG="$2" ;;
@@ -65,6 +73,11 @@ parse() {
   CONTROLLER_PORT="${CONTROLLER_PORT:-$((PORT + 1))}"
   require_number --controller-port "$CONTROLLER_PORT"
   require_number --wait "$WAIT"
+  if [[ -z $ADVERTISE ]]; then
+    ADVERTISE="$LISTEN"
+    # Nobody can call 0.0.0.0.
+    [[ $LISTEN != 0.0.0.0 ]] || ADVERTISE="$HOSTNAME"
+  fi
   DATA="$(realpath -m "${DATA:-$STROBE_HOME/data/$NAME}")"
   LOG="$(realpath -m "${LOG:-$STROBE_HOME/log/$NAME.log}")"
   PID_FILE="$(realpath -m "${PID_FILE:-$STROBE_HOME/run/$NAME.pid}")"
@@ -107,9 +120,9 @@ write_properties() {
 # Written by broker.sh at each start.
 process.roles=broker,controller
 node.id=1
-# Loopback only: there is no authentication here.
-listeners=PLAINTEXT://127.0.0.1:$PORT,CONTROLLER://127.0.0.1:$CONTROLLER_PORT
-advertised.listeners=PLAINTEXT://127.0.0.1:$PORT
+# There is no authentication here: loopback, or the network of a group of containers.
+listeners=PLAINTEXT://$LISTEN:$PORT,CONTROLLER://127.0.0.1:$CONTROLLER_PORT
+advertised.listeners=PLAINTEXT://$ADVERTISE:$PORT
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
@@ -187,6 +200,29 @@ answers_or_ended() { process_gone "$PID_FILE" || answers "$PORT"; }
 # The port that the running broker was started with.
 running_port() { sed -n 's/^advertised.listeners=PLAINTEXT:.*:\([0-9]*\)$/\1/p' "$DATA/server.properties" 2>/dev/null; }
 
+# Everything up to the start itself: ports, storage, and COMMAND.
+prepare() {
+  require_port_free "$PORT" "kafka" "stop it, or choose another port: broker.sh start --port N, or STROBE_KAFKA_PORT=N"
+  require_port_free "$CONTROLLER_PORT" "kafka's controller" \
+    "stop it, or choose another port: broker.sh start --controller-port N, or STROBE_KAFKA_CONTROLLER_PORT=N"
+  write_properties
+  format_storage_once
+  local -a java_options
+  read -ra java_options <<<"${STROBE_KAFKA_JAVA_OPTIONS:-}"
+  COMMAND=(java "-Xms128m" "-Xmx$HEAP" -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:+ExitOnOutOfMemoryError
+    "${java_options[@]}" -Djava.awt.headless=true "-Dlog4j2.configurationFile=$HERE/log4j2.properties"
+    -cp "$JARS/*" kafka.Kafka "$DATA/server.properties")
+}
+
+# In the foreground, with the log on standard output: whoever runs this watches it.
+run() {
+  command -v java >/dev/null || die "java is not installed; the broker runs on Java 17 or later" "infra/setup.sh installs it"
+  jars_are_current || die "the jars in $JARS are not those of pom.xml" "broker.sh install"
+  mkdir -p "$DATA" "$(dirname "$LOG")"
+  prepare
+  exec "${COMMAND[@]}"
+}
+
 start() {
   command -v java >/dev/null || die "java is not installed; the broker runs on Java 17 or later" "infra/setup.sh installs it"
   jars_are_current || install_jars
@@ -209,17 +245,9 @@ start() {
   if pid="$(pidfile_pid "$DATA/broker.pid")"; then
     die "the data folder $DATA is in use by another broker (pid $pid)" "stop that one, or choose another folder: --data DIR"
   fi
-  require_port_free "$PORT" "kafka" "stop it, or choose another port: broker.sh start --port N, or STROBE_KAFKA_PORT=N"
-  require_port_free "$CONTROLLER_PORT" "kafka's controller" \
-    "stop it, or choose another port: broker.sh start --controller-port N, or STROBE_KAFKA_CONTROLLER_PORT=N"
-  write_properties
-  format_storage_once
+  prepare
   local began=$SECONDS
-  local -a java_options
-  read -ra java_options <<<"${STROBE_KAFKA_JAVA_OPTIONS:-}"
-  spawn "$PID_FILE" "$LOG" java "-Xms128m" "-Xmx$HEAP" -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:+ExitOnOutOfMemoryError \
-    "${java_options[@]}" -Djava.awt.headless=true "-Dlog4j2.configurationFile=$HERE/log4j2.properties" \
-    -cp "$JARS/*" kafka.Kafka "$DATA/server.properties" \
+  spawn "$PID_FILE" "$LOG" "${COMMAND[@]}" \
     || { show_log "$LOG"; die "the broker ended at once" "see the log"; }
   cp "$PID_FILE" "$DATA/broker.pid"
   if ! wait_for "$WAIT" answers_or_ended; then
@@ -263,7 +291,7 @@ status() {
 main() {
   local command="${1:-}"
   case "$command" in
-    install | start | stop | status | kill) shift ;;
+    install | start | stop | status | kill | run | ping) shift ;;
     -h | --help | help) usage; return ;;
     *) usage >&2; return 2 ;;
   esac
@@ -272,6 +300,8 @@ main() {
   case "$command" in
     install) install_jars ;;
     start) start ;;
+    run) run ;;
+    ping) answers "$PORT" ;;
     stop) stop TERM ;;
     kill) stop KILL ;;
     status) status ;;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
 use strobe_agent::{AgentConfig, AgentError, Settings};
 use strobe_bus::Shutdown;
 
@@ -164,7 +165,22 @@ fn check(options: &Options) -> Result<(), AgentError> {
     Ok(())
 }
 
+/// Puts into effect the capabilities that this process may have. An executable whose file hands them over, as in a container
+/// that runs as a user of its own, has them permitted only: then it also starts where some of them are withheld.
+fn raise_capabilities() -> rustix::io::Result<()> {
+    let held = capabilities(None)?;
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: held.permitted,
+            ..held
+        },
+    )
+}
+
 fn main() -> ExitCode {
+    // Before any thread exists: each has its own. Without it the check that follows says what is missing.
+    let _ = raise_capabilities();
     let result = match Cli::parse().command {
         Command::Run {
             options,
