@@ -3,7 +3,6 @@
 //! It holds the file open since it was first seen, so that a binary that is deleted or replaced meanwhile still gets there. What the
 //! store's trouble held up is tried again, later and later.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -19,10 +18,11 @@ use strobe_store::{BinaryKey, Put, Store, StoreError};
 use crate::config::BinariesConfig;
 use crate::status::{Status, Uploaded};
 
-/// Binaries that may wait, each with its file open. Beyond, a binary is announced when it is next mapped.
+/// Binaries that may be announced while this thread is busy, each with its file open. Beyond, one is announced again when it is
+/// next mapped.
 pub const QUEUE: usize = 512;
-/// Binaries that may wait for another attempt, each with its file open. Beyond, the one that waits longest is given up.
-const AGAIN_MAX: usize = 256;
+/// Binaries that may wait here, each with its file open: as many again. Beyond, they stay in the queue.
+const WAITING_MAX: usize = 512;
 /// Attempts for one binary: with pauses that double from [`PAUSE`] they span an hour, longer than a store is away by plan.
 const ATTEMPTS_MAX: u32 = 8;
 /// Pause before the second attempt.
@@ -44,23 +44,41 @@ pub struct NewBinary {
     pub file: File,
 }
 
-/// A binary whose upload failed, and when it is tried again.
-struct Again {
+/// A binary on its way to the store.
+struct Waiting {
     new: NewBinary,
+    /// Whether the store was asked, and does not have it.
+    is_wanted: bool,
+    /// Bytes that the rate has not let through yet.
+    unpaid: u64,
     attempts: u32,
     due: Instant,
 }
 
-impl Again {
-    /// Returns when to try once more, or nothing after the last attempt.
-    fn after(new: NewBinary, attempts: u32, now: Instant) -> Option<Self> {
-        let pause = PAUSE * 2_u32.pow(attempts.saturating_sub(1).min(ATTEMPTS_MAX));
-        (attempts < ATTEMPTS_MAX).then(|| Self {
+impl Waiting {
+    fn new(new: NewBinary, bytes: u64) -> Self {
+        Self {
             new,
-            attempts,
-            due: now + pause,
-        })
+            is_wanted: false,
+            unpaid: bytes,
+            attempts: 0,
+            due: Instant::now(),
+        }
     }
+
+    /// Notes that an attempt failed; returns it for another one, later, or nothing after the last.
+    fn again(mut self, now: Instant) -> Option<Self> {
+        self.due = now + PAUSE * 2_u32.pow(self.attempts.min(ATTEMPTS_MAX));
+        self.attempts += 1;
+        (self.attempts < ATTEMPTS_MAX).then_some(self)
+    }
+}
+
+/// Returns which one is next: the smallest of those that are due, so that a compiler of 200 MB does not hold up the hundred
+/// services that people look for.
+fn next(waiting: &[Waiting], now: Instant) -> Option<usize> {
+    let due = waiting.iter().enumerate().filter(|(_, one)| one.due <= now);
+    due.min_by_key(|(_, one)| one.unpaid).map(|(at, _)| at)
 }
 
 /// Uploads what comes until the wish to stop.
@@ -90,55 +108,63 @@ pub fn run(
     };
     let rate = NonZeroU32::new(limits.bytes_per_second).unwrap_or(NonZeroU32::MIN);
     let limiter = RateLimiter::direct(Quota::per_second(rate));
-    let mut waiting: VecDeque<Again> = VecDeque::new();
-    while !shutdown.is_requested() {
-        let now = Instant::now();
-        let due = waiting.iter().position(|again| again.due <= now);
-        let (new, attempts) = match due.and_then(|at| waiting.remove(at)) {
-            Some(again) => (again.new, again.attempts),
-            None => match from.recv_timeout(WAIT) {
-                Ok(new) => (new, 0),
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => break,
-            },
-        };
+    let mut waiting: Vec<Waiting> = Vec::new();
+    let take = |waiting: &mut Vec<Waiting>, new: NewBinary| {
         let bytes = new.file.metadata().map_or(0, |meta| meta.len());
-        if bytes > limits.file_bytes_max {
-            tracing::info!(
-                path = new.path,
-                bytes,
-                limit = limits.file_bytes_max,
-                "binary is over the limit: not uploaded"
-            );
-            status.uploaded(Uploaded::TooBig);
-            continue;
+        if bytes <= limits.file_bytes_max {
+            waiting.push(Waiting::new(new, bytes));
+            return;
         }
-        let path = new.path.as_str();
+        tracing::info!(
+            path = new.path,
+            bytes,
+            limit = limits.file_bytes_max,
+            "binary is over the limit: not uploaded"
+        );
+        status.uploaded(Uploaded::TooBig);
+    };
+    while !shutdown.is_requested() {
+        while waiting.len() < WAITING_MAX
+            && let Ok(new) = from.try_recv()
+        {
+            take(&mut waiting, new);
+        }
+        let Some(at) = next(&waiting, Instant::now()) else {
+            match from.recv_timeout(WAIT) {
+                Ok(new) => take(&mut waiting, new),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            continue;
+        };
+        let one = &mut waiting[at];
         let result = runtime.block_on(async {
             tokio::select! {
-                result = upload(&store, &new, bytes, &limiter, rate) => Some(result),
+                result = advance(&store, one, &limiter, rate) => Some(result),
                 () = shutdown.requested() => None,
             }
         });
+        let path = one.new.path.as_str();
         match result {
-            Some(Ok(Put::Stored { bytes, .. })) => {
+            None => break,
+            Some(Ok(None)) => continue,
+            Some(Ok(Some(Put::Stored { bytes, .. }))) => {
                 tracing::debug!(path, bytes, "binary uploaded");
                 status.uploaded(Uploaded::Stored);
+                waiting.swap_remove(at);
             }
-            Some(Ok(Put::AlreadyThere)) => status.uploaded(Uploaded::AlreadyThere),
+            Some(Ok(Some(Put::AlreadyThere))) => {
+                status.uploaded(Uploaded::AlreadyThere);
+                waiting.swap_remove(at);
+            }
             Some(Err(error)) => {
-                tracing::warn!(%error, path, attempts = attempts + 1, "binary not uploaded");
+                tracing::warn!(%error, path, attempts = one.attempts + 1, "binary not uploaded");
                 status.uploaded(Uploaded::Failed);
-                if error.is_transient()
-                    && let Some(again) = Again::after(new, attempts + 1, Instant::now())
-                {
-                    if waiting.len() == AGAIN_MAX {
-                        waiting.pop_front();
-                    }
-                    waiting.push_back(again);
+                let one = waiting.swap_remove(at);
+                if error.is_transient() {
+                    waiting.extend(one.again(Instant::now()));
                 }
             }
-            None => break,
         }
     }
     Ok(())
@@ -151,29 +177,34 @@ type Limiter = RateLimiter<
     governor::middleware::NoOpMiddleware,
 >;
 
-async fn upload(
+/// Goes one step, of a second at most but for the upload itself: then a smaller binary may have come. Returns nothing while there
+/// is more to do.
+async fn advance(
     store: &Store,
-    new: &NewBinary,
-    bytes: u64,
+    one: &mut Waiting,
     limiter: &Limiter,
     rate: NonZeroU32,
-) -> Result<Put, StoreError> {
+) -> Result<Option<Put>, StoreError> {
     let key = BinaryKey {
-        kind: new.kind,
-        id: new.id.clone(),
+        kind: one.new.kind,
+        id: one.new.id.clone(),
     };
-    if store.known(&key).await? {
-        return Ok(Put::AlreadyThere);
+    if !one.is_wanted {
+        if store.known(&key).await? {
+            return Ok(Some(Put::AlreadyThere));
+        }
+        one.is_wanted = true;
     }
     // A file is paid for before it is read: over time the rate holds, and no file is read half.
-    let mut left = bytes;
-    while left > 0 {
-        let part = NonZeroU32::new(left.min(u64::from(rate.get())) as u32).unwrap_or(NonZeroU32::MIN);
+    if let Some(part) = NonZeroU32::new(one.unpaid.min(u64::from(rate.get())) as u32) {
         // A part is never above the burst, which is what this could fail for.
         let _ = limiter.until_n_ready(part).await;
-        left -= u64::from(part.get());
+        one.unpaid -= u64::from(part.get());
     }
-    store.put(&key, rewound(&new.file)?, None).await
+    match one.unpaid {
+        0 => Ok(Some(store.put(&key, rewound(&one.new.file)?, None).await?)),
+        _ => Ok(None),
+    }
 }
 
 /// Returns the file once more, read from its start.
@@ -194,23 +225,40 @@ mod tests {
 
     use super::*;
 
-    /// Checks that a binary is tried again with growing pauses, and not for ever.
-    #[test]
-    fn attempts_grow_rare_and_end() {
-        let new = || NewBinary {
+    fn binary(bytes: u64) -> Waiting {
+        let new = NewBinary {
             kind: BinaryKind::Gnu,
             id: BuildId::new(&[1; 20]).unwrap(),
             path: String::new(),
             file: tempfile::tempfile().unwrap(),
         };
+        Waiting::new(new, bytes)
+    }
+
+    /// Checks that a binary is tried again with growing pauses, and not for ever.
+    #[test]
+    fn attempts_grow_rare_and_end() {
         let now = Instant::now();
-        let pauses: Vec<Duration> = (1..)
-            .map_while(|attempts| Again::after(new(), attempts, now))
-            .map(|again| again.due - now)
-            .collect();
+        let mut one = Some(binary(1));
+        let mut pauses = Vec::new();
+        while let Some(again) = one.take().and_then(|one| one.again(now)) {
+            pauses.push(again.due - now);
+            one = Some(again);
+        }
         assert_eq!(pauses.len() as u32, ATTEMPTS_MAX - 1);
         assert!(pauses.windows(2).all(|pair| pair[1] == 2 * pair[0]));
         assert!(pauses.iter().sum::<Duration>() > Duration::from_secs(3_600));
+    }
+
+    /// Checks that the smallest binary is next, whatever came first, but none that is to wait.
+    #[test]
+    fn the_smallest_that_is_due_is_next() {
+        let now = Instant::now() + Duration::from_secs(1);
+        let mut waiting = vec![binary(200), binary(10), binary(50)];
+        assert_eq!(next(&waiting, now), Some(1));
+        waiting[1].due = now + PAUSE;
+        assert_eq!(next(&waiting, now), Some(2));
+        assert_eq!(next(&[], now), None);
     }
 
     /// Checks that an announced binary is in the store's folder, and counted, when the thread has ended.
