@@ -24,7 +24,6 @@ use crate::error::CliError;
 #[command(
     name = "strobe",
     version,
-    arg_required_else_help = true,
     after_help = "EXIT CODES\n  0   it worked\n  1   it failed, or `doctor` found something that does not work\n  2   wrong \
                   usage\n  3   nothing is stored of what was asked for\n  69  a part cannot be reached\n  78  the configuration is wrong\n\nEXAMPLES\n  strobe top --since \
                   -15m\n  strobe top --service orders --by line\n  strobe flamegraph --since -1h --output cpu.svg\n  strobe \
@@ -45,7 +44,7 @@ struct Cli {
     #[arg(long, global = true, env = "STROBE_LOG", default_value = "info")]
     log_level: String,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -111,12 +110,12 @@ impl Cli {
             .init();
     }
 
-    fn run(self) -> Result<(), CliError> {
+    fn run(self, command: Command) -> Result<(), CliError> {
         let config = self.config()?;
-        if matches!(self.command, Command::Run(_)) {
+        if matches!(command, Command::Run(_)) {
             self.start_log();
         }
-        match self.command {
+        match command {
             Command::Top(args) => commands::top::run(&config, &args),
             Command::Flamegraph(args) => commands::flamegraph::run(&config, &args),
             Command::Export(args) => commands::export::run(&config, &args),
@@ -135,17 +134,22 @@ impl Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match cli.command {
+    let mut cli = Cli::parse();
+    let command = match cli.command.take() {
+        None => {
+            // What the tool's own message would list beside the commands is none for people.
+            eprintln!("{}", Cli::command().render_help());
+            return ExitCode::from(2);
+        }
         // Before any thread exists: the worker limits itself first.
-        Command::SymbolWorker => return strobe_symbols::worker_main(),
-        Command::Completion { shell } => {
+        Some(Command::SymbolWorker) => return strobe_symbols::worker_main(),
+        Some(Command::Completion { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "strobe", &mut std::io::stdout());
             return ExitCode::SUCCESS;
         }
-        _ => {}
-    }
-    match cli.run() {
+        Some(command) => command,
+    };
+    match cli.run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_said() {

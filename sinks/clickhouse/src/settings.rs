@@ -38,8 +38,9 @@ impl Default for SinkConfig {
             range_bytes: 16 << 20,
             range_time: Duration::from_secs(1),
             window_bytes: 64 << 20,
-            // The life of samples in the tables.
-            oldest: Duration::from_secs(30 * 24 * 3_600),
+            // The life of samples in the tables is counted in days from midnight: 30 of them may be little more than 29 times 24
+            // hours.
+            oldest: Duration::from_secs(29 * 24 * 3_600),
             request_time: Duration::from_secs(60),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use strobe_bus::{TopicAction, admin};
-use strobe_explore::Explorer;
+use strobe_explore::{ClickHouse, Explorer};
 
 use crate::commands::wait;
 use crate::config::Config;
@@ -320,7 +320,7 @@ fn store(config: &Config) -> Vec<Check> {
     } else {
         format!("missing: {}", missing.join(", "))
     };
-    vec![
+    let mut checks = vec![
         check("ClickHouse", true, State::Fails, reader.url().to_owned(), ""),
         check(
             "tables",
@@ -329,7 +329,33 @@ fn store(config: &Config) -> Vec<Check> {
             names,
             "strobe ddl apply",
         ),
-    ]
+    ];
+    checks.extend(life_of_samples(&reader).map(|kept| {
+        let life = config.sink.oldest;
+        check(
+            "life of samples",
+            life <= kept,
+            State::Fails,
+            format!(
+                "stored sequences {} <= samples {}",
+                humantime::format_duration(life),
+                humantime::format_duration(kept)
+            ),
+            "what is stored is known by its rows: lower `sink.oldest`, or lengthen the TTL of `samples`",
+        )
+    }));
+    checks
+}
+
+/// Returns how long the store keeps samples, by the table as it is; nothing where it does not say so in days.
+fn life_of_samples(reader: &ClickHouse) -> Option<Duration> {
+    const DAYS: &str = "SELECT toUInt32OrZero(extract(engine_full, 'TTL .*toIntervalDay\\\\((\\\\d+)\\\\)')) FROM system.tables \
+                        WHERE database = currentDatabase() AND name = 'samples'";
+    let table = wait(async { Ok(Explorer::new(reader).query(DAYS).await?) }).ok()?;
+    let value = table.rows.first()?.first()?;
+    let days = value.as_u64().or_else(|| value.as_str()?.parse().ok())?;
+    // Days are counted from midnight: the last one may be short.
+    (days > 1).then(|| Duration::from_secs((days - 1) * 86_400))
 }
 
 fn symbols(config: &Config) -> Check {
