@@ -146,6 +146,7 @@ static __always_inline bool begin_tables(struct scratch *scratch)
 		return false;
 	scratch->table.mappings_at = process->mappings_at;
 	scratch->table.mappings = process->mappings;
+	scratch->table.list = process->list;
 	scratch->table.mapping.start = 0;
 	scratch->table.mapping.end = 0;
 	scratch->table.fp_at = 0;
@@ -185,8 +186,11 @@ static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct ta
 	}
 	state->stack_top = mm->start_stack;
 	if (tables_used) {
-		if (begin_tables(scratch))
-			return walk_by_tables(scratch);
+		__u32 zero = 0;
+		struct rule_cache *cache = bpf_map_lookup_elem(&rule_caches, &zero);
+
+		if (cache && begin_tables(scratch))
+			return walk_by_tables(scratch, cache);
 		scratch->record.header.flags |= SAMPLE_NO_TABLES;
 	}
 	return walk_user(scratch);

@@ -3,7 +3,7 @@
  * The user stack, by tables where there are some and by frame pointers elsewhere. `walk.rs` of the crate that makes tables is the
  * same walk in Rust, and says why each step is as it is.
  *
- * Bounds: STACK_FRAMES_MAX frames; of each, one search of the mappings, one of a table's page, and at most four reads of memory.
+ * Bounds: STACK_FRAMES_MAX frames; of each, at most one search of the mappings, one of a table's page, and four reads of memory.
  */
 #ifndef STROBE_TABLE_WALK_H
 #define STROBE_TABLE_WALK_H
@@ -195,10 +195,12 @@ __noinline int step_by_rule(struct scratch *scratch, __u64 first, __u64 second)
 	return go_to(scratch, saved.return_address, cfa);
 }
 
-static __always_inline enum stack_end step_by_frame_pointer(struct scratch *scratch)
+__noinline int step_by_frame_pointer(struct scratch *scratch)
 {
-	enum stack_end end;
+	int end;
 
+	if (!scratch)
+		return STACK_NO_USER;
 	scratch->table.failed = STACK_NOT_TAKEN;
 	scratch->user.fp = register_value(scratch, DWARF_FP);
 	if (scratch->table.failed)
@@ -238,30 +240,114 @@ static __always_inline bool find_mapping(struct scratch *scratch, __u64 address)
  * Leaves code that is not known to be mapped: a library that was loaded a moment ago, or no code at all. The frame pointer is
  * believed only if it leads to code. Either way user space is told, as it is of an image without tables.
  */
-static __always_inline enum stack_end step_out_of_unmapped(struct scratch *scratch)
+__noinline int step_out_of_unmapped(struct scratch *scratch)
 {
+	if (!scratch)
+		return STACK_NO_USER;
 	scratch->record.header.flags |= SAMPLE_NO_TABLES;
 	if (step_by_frame_pointer(scratch) == STACK_NOT_TAKEN && find_mapping(scratch, lookup_address(scratch)))
 		return STACK_NOT_TAKEN;
 	return STACK_NO_MAPPING;
 }
 
-/* Moves the state to the caller. Returns STACK_NOT_TAKEN while there is one. */
-__noinline int step_by_table(struct scratch *scratch)
+/* Finds the rule of an address by the mappings and their tables, and leaves it in the scratch; false: no code is mapped there. */
+__noinline int search_rule(struct scratch *scratch, __u64 address)
 {
-	__u64 address, first;
-	__u32 rule_at;
+	struct table_walk *table;
+	__u32 at;
 
 	if (!scratch)
-		return STACK_NO_USER;
-	address = lookup_address(scratch);
+		return 0;
+	table = &scratch->table;
 	if (!find_mapping(scratch, address))
-		return step_out_of_unmapped(scratch);
-	if (scratch->table.mapping.rows == 0)
-		return step_by_frame_pointer(scratch);
-	rule_at = scratch->table.mapping.rules_at +
-		  16 * rule_number(&scratch->table.mapping, address - scratch->table.mapping.offset);
-	first = read_u64(rule_at);
+		return 0;
+	/* The rule 0 of every table: nothing is known. */
+	table->words[0] = 0;
+	table->words[1] = 0;
+	if (table->mapping.rows == 0)
+		return 1;
+	at = table->mapping.rules_at +
+	     (__u32)sizeof(struct rule) * rule_number(&table->mapping, address - table->mapping.offset);
+	table->words[0] = read_u64(at);
+	table->words[1] = read_u64(at + 8);
+	return 1;
+}
+
+/*
+ * Nearly all rules: the frame begins at an offset from `rsp` or `rbp`, the return address and what else was saved lie at offsets
+ * from there. One look at the first half tells: kinds and registers are its low bytes.
+ */
+#define PLAIN_MASK 0xdfdffffeULL
+#define PLAIN_KINDS (SAVED_AT_CFA << 12 | CFA_REGISTER << 4 | DWARF_FP)
+#define RBP_SAVED (SAVED_AT_CFA << 20)
+#define RBX_SAVED (SAVED_AT_CFA << 28ULL)
+#define FLAGS_SHIFT 56
+
+static __always_inline bool is_plain(__u64 first, __u64 second)
+{
+	return (first & PLAIN_MASK) == PLAIN_KINDS && second >> FLAGS_SHIFT == 0;
+}
+
+/* `step_by_rule`, of a plain one: the same, in fewer instructions. */
+static __always_inline enum stack_end step_by_plain_rule(struct scratch *scratch, __u64 first, __u64 second)
+{
+	struct table_walk *table = &scratch->table;
+	__s64 return_address_offset = (__s16)second, rbp_offset = (__s16)(second >> 16);
+	__u64 sp = scratch->user.sp, base = sp, cfa;
+	struct {
+		__u64 fp;
+		__u64 return_address;
+	} saved;
+
+	if (!(first & 1)) {
+		base = scratch->user.fp;
+		if (table->fp_at && bpf_probe_read_user(&base, sizeof(base), (const void *)table->fp_at))
+			return STACK_UNREADABLE;
+	}
+	cfa = base + ((__s64)first >> 32);
+	if (cfa <= sp)
+		return STACK_BAD_FRAME_POINTER;
+	if (first & RBP_SAVED && rbp_offset + 8 == return_address_offset) {
+		/* Pushed by a call and the `push %rbp` behind it: one read for both. */
+		if (bpf_probe_read_user(&saved, sizeof(saved), (const void *)(cfa + rbp_offset)))
+			return STACK_UNREADABLE;
+		scratch->user.fp = saved.fp;
+		table->fp_at = 0;
+	} else {
+		if (bpf_probe_read_user(&saved.return_address, sizeof(saved.return_address),
+					(const void *)(cfa + return_address_offset)))
+			return STACK_UNREADABLE;
+		/* Read when somebody asks for it. */
+		if (first & RBP_SAVED)
+			table->fp_at = cfa + rbp_offset;
+	}
+	if (first & RBX_SAVED) {
+		table->bx_at = cfa + (__s64)(__s16)(second >> 32);
+		table->bx_lost = 0;
+	}
+	table->others_at = OTHERS_LOST;
+	table->exact = 0;
+	return go_to(scratch, saved.return_address, cfa);
+}
+
+/* Moves the state to the caller. Returns STACK_NOT_TAKEN while there is one. */
+static __always_inline int step_by_table(struct scratch *scratch, struct rule_cache *cache)
+{
+	__u64 address = lookup_address(scratch), list = scratch->table.list, first, second;
+	struct cached_rule *cached = place_in_cache(cache, address, list);
+
+	if (cached->address != address || cached->list != list) {
+		if (!search_rule(scratch, address))
+			return step_out_of_unmapped(scratch);
+		cached->address = address;
+		cached->list = list;
+		cached->words[0] = scratch->table.words[0];
+		cached->words[1] = scratch->table.words[1];
+	}
+	first = cached->words[0];
+	second = cached->words[1];
+	if (is_plain(first, second))
+		return step_by_plain_rule(scratch, first, second);
 	switch (KIND(first & 0xff)) {
 	case CFA_UNKNOWN:
 		return step_by_frame_pointer(scratch);
@@ -270,18 +356,18 @@ __noinline int step_by_table(struct scratch *scratch)
 	case CFA_REGISTER:
 	case CFA_DEREF:
 	case CFA_PLT:
-		return step_by_rule(scratch, first, read_u64(rule_at + 8));
+		return step_by_rule(scratch, first, second);
 	default:
 		return STACK_UNSUPPORTED;
 	}
 }
 
 /* Appends the user frames after the kernel's and returns how the stack ended. */
-__noinline int walk_by_tables(struct scratch *scratch)
+__noinline int walk_by_tables(struct scratch *scratch, struct rule_cache *cache)
 {
 	int end = STACK_DEPTH;
 
-	if (!scratch)
+	if (!scratch || !cache)
 		return STACK_NO_USER;
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < STACK_FRAMES_MAX; i++) {
@@ -290,7 +376,7 @@ __noinline int walk_by_tables(struct scratch *scratch)
 		scratch->record.frames[(scratch->user.base + i) & FRAMES_MASK] = scratch->user.ip;
 		scratch->user.hash = hash_word(scratch->user.hash, scratch->user.ip);
 		scratch->user.depth = i + 1;
-		ended = step_by_table(scratch);
+		ended = step_by_table(scratch, cache);
 		if (ended != STACK_NOT_TAKEN) {
 			end = ended;
 			break;

@@ -44,6 +44,7 @@ struct process {
 	__u32 mappings_at;	/* address of the list; 16-byte aligned */
 	__u32 mappings;
 	__u32 unused;
+	__u64 list;	/* the list's number: never another list's, also where a later one lies at the same address */
 };
 
 struct {
@@ -53,7 +54,34 @@ struct {
 	__type(value, struct process);
 } processes SEC(".maps");
 
-_Static_assert(sizeof(struct process) == 24, "src/tables.rs PROCESS_BYTES");
+_Static_assert(sizeof(struct process) == 32, "src/tables.rs PROCESS_BYTES");
+
+/*
+ * The rules of addresses that were looked up before: most stacks repeat, and a search costs several times as much as a step. A list
+ * never changes, nor does a table that a list refers to, and the number of a list is never used again: so an entry is right for
+ * ever, and is merely overwritten by another address that falls on the same place. Half a cache line each; as many as a
+ * per-CPU value may have bytes.
+ */
+#define CACHED_RULES 1024
+struct cached_rule {
+	__u64 address;
+	__u64 list;	/* 0: empty */
+	__u64 words[2];	/* of the rule */
+};
+struct rule_cache {
+	struct cached_rule rules[CACHED_RULES];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct rule_cache);
+} rule_caches SEC(".maps");
+
+static __always_inline struct cached_rule *place_in_cache(struct rule_cache *cache, __u64 address, __u64 list)
+{
+	return &cache->rules[(address ^ address >> 10 ^ list * 0x9e37) & (CACHED_RULES - 1)];
+}
 
 static __always_inline const __u8 *segment_at(__u32 address)
 {

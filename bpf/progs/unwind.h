@@ -53,7 +53,9 @@ struct table_walk {
 	__u32 bx_lost;
 	__u32 failed;	/* why a register could not be had: enum stack_end */
 	__u32 unused;
-	struct mapping mapping;	/* of the frame before */
+	__u64 list;	/* number of the list of mappings */
+	__u64 words[2];	/* the rule of the address that was searched last */
+	struct mapping mapping;	/* of the address that was searched last */
 };
 
 /* What one tick works on. Per CPU, in a map: too big for the BPF stack. */

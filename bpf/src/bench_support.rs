@@ -1,5 +1,7 @@
 //! What the profiler is measured against: other programs on the same perf event. Not part of any profile.
 
+use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -78,9 +80,32 @@ impl EmptySampler {
     }
 
     /// Returns what the program has cost, while [`Counting`] lives.
-    pub fn run_stats(&self) -> std::io::Result<RunStats> {
+    pub fn run_stats(&self) -> io::Result<RunStats> {
         RunStats::of(self.program.as_fd())
     }
+}
+
+/// Returns what the program that ticks in another process has cost, while [`Counting`] lives: of those that it holds, the one that
+/// ran most often.
+///
+/// # Errors
+/// Where the process is gone, or holds no program.
+pub fn run_stats_of_process(pid: u32) -> io::Result<RunStats> {
+    let mut most: Option<RunStats> = None;
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
+        let field = |name: &str| -> Option<u64> {
+            let mut lines = text.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            value.trim().parse().ok()
+        };
+        if let (Some(nanoseconds), Some(runs)) = (field("run_time_ns"), field("run_cnt"))
+            && most.is_none_or(|most| runs > most.runs)
+        {
+            most = Some(RunStats { runs, nanoseconds });
+        }
+    }
+    most.ok_or_else(|| io::Error::other(format!("process {pid} holds no BPF program")))
 }
 
 fn load(baseline: Baseline) -> Result<OwnedFd, libbpf_rs::Error> {

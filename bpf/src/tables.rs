@@ -25,7 +25,7 @@ pub const MAPPINGS_MAX: usize = 8_191;
 /// `struct mapping`.
 const MAPPING_BYTES: usize = 48;
 /// `struct process`.
-const PROCESS_BYTES: usize = 24;
+const PROCESS_BYTES: usize = 32;
 /// Every block begins at a multiple of it: a cache line, which tables' headers and lists rely on.
 const ALIGNMENT: u32 = 64;
 /// How long a freed block is left alone. A tick lasts some µs, with interrupts off.
@@ -39,6 +39,8 @@ const _: () = assert!(1 << 13 > MAPPINGS_MAX);
 pub struct Block {
     address: u32,
     bytes: u32,
+    /// What was written here: never the number of anything else.
+    number: u64,
 }
 
 impl Block {
@@ -117,6 +119,8 @@ pub struct TableMemory {
     /// Freed, and left alone until then.
     waiting: VecDeque<(Instant, Block)>,
     used: u64,
+    /// How often something was written.
+    stored: u64,
 }
 
 fn failed(map: &'static str, error: &libbpf_rs::Error) -> Error {
@@ -137,6 +141,7 @@ impl TableMemory {
             free: BTreeMap::new(),
             waiting: VecDeque::new(),
             used: 0,
+            stored: 0,
         }
     }
 
@@ -206,6 +211,7 @@ impl TableMemory {
         for half in [image.exec_id, list.address, mappings, 0] {
             value.extend(half.to_ne_bytes());
         }
+        value.extend(list.number.to_ne_bytes());
         self.processes
             .update(&image.tgid.to_ne_bytes(), &value, MapFlags::ANY)
             .map_err(|error| failed("processes", &error))
@@ -272,7 +278,12 @@ impl TableMemory {
                     self.free.insert(address + bytes, free - bytes);
                 }
                 self.used += u64::from(bytes);
-                return Ok(Some(Block { address, bytes }));
+                self.stored += 1;
+                return Ok(Some(Block {
+                    address,
+                    bytes,
+                    number: self.stored,
+                }));
             }
             if !self.add_segment()? {
                 return Ok(None);

@@ -26,8 +26,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use strobe_bpf::bench_support::{Counting, EmptySampler};
-use strobe_bpf::{Sampler, SamplerSettings, monotonic_ns};
+use strobe_bpf::bench_support::{Counting, EmptySampler, run_stats_of_process};
+use strobe_bpf::monotonic_ns;
 
 /// How long a turn lasts.
 const TURN: Duration = Duration::from_secs(3);
@@ -259,14 +259,12 @@ impl Bench {
             sleep(TURN);
             sampler.run_stats()?.per_run_since(&before)
         };
-        let mut sampler = Sampler::start(&SamplerSettings::at(frequency_hz))?;
-        let before = sampler.run_stats()?;
-        let until = Instant::now() + TURN;
-        while Instant::now() < until {
-            sampler.wait(Duration::from_millis(100))?;
-            sampler.consume(&mut |_| ())?;
-        }
-        let own = sampler.run_stats()?.per_run_since(&before);
+        let agent = self.start_agent(frequency_hz)?;
+        sleep(WARM_UP);
+        let before = run_stats_of_process(agent.pid())?;
+        sleep(TURN);
+        let own = run_stats_of_process(agent.pid())?.per_run_since(&before);
+        agent.end()?;
         Ok((own.context("no ticks")? - empty.context("no ticks")?) / 1e3)
     }
 
