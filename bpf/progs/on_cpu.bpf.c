@@ -154,6 +154,7 @@ static __always_inline bool begin_tables(struct scratch *scratch)
 	scratch->table.bx_lost = 0;
 	scratch->table.others_at = OTHERS_HERE;
 	scratch->table.exact = 1;
+	scratch->table.early = 0;
 	return true;
 }
 
@@ -192,6 +193,8 @@ static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct ta
 		if (cache && begin_tables(scratch))
 			return walk_by_tables(scratch, cache);
 		scratch->record.header.flags |= SAMPLE_NO_TABLES;
+		walk_user(scratch);
+		return STACK_BEFORE_TABLES;
 	}
 	return walk_user(scratch);
 }

@@ -26,6 +26,8 @@ enum stack_end {
 	STACK_COMPAT32 = 8,	/* 32-bit code: frames of another size; only the first address is kept */
 	STACK_NO_MAPPING = 9,	/* the last frame's address lies in no code that the process is known to have mapped */
 	STACK_UNSUPPORTED = 10,	/* the binary describes the last frame in a way that no rule expresses */
+	STACK_NO_TABLE = 11,	/* no table says anything of the last frame, and its frame pointer leads nowhere */
+	STACK_BEFORE_TABLES = 12,	/* walked by frame pointers, as tables were not there yet: callers may be missing */
 	STACK_ENDS
 };
 

@@ -3,7 +3,10 @@
 #ifndef STROBE_TABLE_TYPES_H
 #define STROBE_TABLE_TYPES_H
 
-/* One executable mapping; a list is sorted by `start`. With `rows` 0 it has no table. All addresses are of this memory. */
+/*
+ * One executable mapping; a list is sorted by `start`. With `rows` 0 it has no table, with `pages` 1 and no rows not yet. All
+ * addresses are of this memory.
+ */
 struct mapping {
 	__u64 start;
 	__u64 end;
@@ -30,7 +33,7 @@ struct rule {
 	__u8 flags;
 };
 
-enum { CFA_UNKNOWN = 0, CFA_UNSUPPORTED = 1, CFA_ROOT = 2, CFA_REGISTER = 3, CFA_DEREF = 4, CFA_PLT = 5 };
+enum { CFA_UNKNOWN = 0, CFA_UNSUPPORTED = 1, CFA_ROOT = 2, CFA_REGISTER = 3, CFA_DEREF = 4, CFA_PLT = 5, CFA_NOT_YET = 6 };
 enum { SAVED_SAME = 0, SAVED_LOST = 1, SAVED_AT_CFA = 2, SAVED_AT = 3, SAVED_IN = 4 };
 #define RULE_SIGNAL 1
 #define KIND(byte) ((byte) >> 4)

@@ -208,6 +208,8 @@ __noinline int step_by_frame_pointer(struct scratch *scratch)
 	end = step(&scratch->user);
 	if (end == STACK_NOT_TAKEN)
 		scratch->record.header.flags |= SAMPLE_GUESSED;
+	else if (end != STACK_ROOT)
+		end = STACK_NO_TABLE;
 	scratch->table.fp_at = 0;
 	scratch->table.bx_lost = 1;
 	scratch->table.others_at = OTHERS_LOST;
@@ -262,7 +264,7 @@ __noinline int search_rule(struct scratch *scratch, __u64 address)
 	if (!find_mapping(scratch, address))
 		return 0;
 	/* The rule 0 of every table: nothing is known. */
-	table->words[0] = 0;
+	table->words[0] = table->mapping.pages ? CFA_NOT_YET << 4 : 0;
 	table->words[1] = 0;
 	if (table->mapping.rows == 0)
 		return 1;
@@ -349,6 +351,9 @@ static __always_inline int step_by_table(struct scratch *scratch, struct rule_ca
 	if (is_plain(first, second))
 		return step_by_plain_rule(scratch, first, second);
 	switch (KIND(first & 0xff)) {
+	case CFA_NOT_YET:
+		scratch->table.early = 1;
+		return step_by_frame_pointer(scratch);
 	case CFA_UNKNOWN:
 		return step_by_frame_pointer(scratch);
 	case CFA_ROOT:
@@ -382,7 +387,7 @@ __noinline int walk_by_tables(struct scratch *scratch, struct rule_cache *cache)
 			break;
 		}
 	}
-	return end;
+	return scratch->table.early ? STACK_BEFORE_TABLES : end;
 }
 
 #endif

@@ -52,7 +52,7 @@ struct table_walk {
 	__u32 exact;	/* the address is that of an interrupted instruction, not a return address */
 	__u32 bx_lost;
 	__u32 failed;	/* why a register could not be had: enum stack_end */
-	__u32 unused;
+	__u32 early;	/* a frame was left without its table, which was not there yet */
 	__u64 list;	/* number of the list of mappings */
 	__u64 words[2];	/* the rule of the address that was searched last */
 	struct mapping mapping;	/* of the address that was searched last */

@@ -40,13 +40,17 @@ impl CpuCounters {
 
     /// Returns how many walks stopped before the outermost frame, where there was a user stack to walk.
     pub fn walk_failures(&self) -> u64 {
-        use StackEnd::{BadFramePointer, BadReturnAddress, NoMapping, Unreadable, Unsupported};
+        use StackEnd::{
+            BadFramePointer, BadReturnAddress, BeforeTables, NoMapping, NoTable, Unreadable, Unsupported,
+        };
         [
             Unreadable,
             BadFramePointer,
             BadReturnAddress,
             NoMapping,
             Unsupported,
+            NoTable,
+            BeforeTables,
         ]
         .into_iter()
         .map(|end| self.user_end(end))
@@ -107,7 +111,7 @@ mod tests {
             (counters.dropped(), counters.user_end(StackEnd::NotTaken)),
             (11, 7)
         );
-        assert_eq!(counters.walk_failures(), 10 + 11 + 12 + 16 + 17);
+        assert_eq!(counters.walk_failures(), 10 + 11 + 12 + 16 + 17 + 18 + 19);
         assert_eq!(CpuCounters::parse(&bytes[8..]), None);
     }
 }

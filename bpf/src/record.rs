@@ -76,11 +76,15 @@ pub enum StackEnd {
     NoMapping = 9,
     /// The binary describes the last frame in a way that no rule of an unwind table expresses.
     Unsupported = 10,
+    /// No table says anything of the last frame, and its frame pointer leads nowhere.
+    NoTable = 11,
+    /// Walked by frame pointers, as the process's tables were not there yet: cut, or without the callers of code that keeps none.
+    BeforeTables = 12,
 }
 
 impl StackEnd {
     /// How many there are: `STACK_ENDS` in `progs/record.h`.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 13;
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
         Self::NotTaken,
@@ -94,6 +98,8 @@ impl StackEnd {
         Self::Compat32,
         Self::NoMapping,
         Self::Unsupported,
+        Self::NoTable,
+        Self::BeforeTables,
     ];
 
     /// Returns its name in reports.
@@ -110,6 +116,8 @@ impl StackEnd {
             Self::Compat32 => "compat32",
             Self::NoMapping => "no_mapping",
             Self::Unsupported => "unsupported",
+            Self::NoTable => "no_table",
+            Self::BeforeTables => "before_tables",
         }
     }
 

@@ -70,7 +70,7 @@ pub struct MappingEntry {
     pub rows: u32,
     /// Address of the table's directory.
     pub directory_at: u32,
-    /// Pages.
+    /// Pages; 1 where there are no rows: the table is not there yet.
     pub pages: u32,
     /// Address of the table's rules.
     pub rules_at: u32,

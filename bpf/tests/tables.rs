@@ -136,6 +136,7 @@ fn without_tables_stacks_are_kept_and_marked() {
     // What is left of the program's start has no stack.
     for sample in kept.iter().filter(|sample| sample.end != StackEnd::Exec) {
         assert!(sample.without_tables && !sample.user.is_empty(), "{sample:x?}");
+        assert_eq!(sample.end, StackEnd::BeforeTables);
         assert!(sample.user.len() < 40, "{sample:x?}");
     }
 }
@@ -448,6 +449,11 @@ fn what_was_looked_up_by_another_list_is_not_used() {
         let whole = |sample: &Kept| sample.end == StackEnd::Root && sample.user.len() > 30;
         assert!(with.iter().all(whole), "{with:x?}");
         assert!(!without.iter().any(whole), "{without:x?}");
+        let ends = [StackEnd::NoTable, StackEnd::Root];
+        assert!(
+            without.iter().all(|sample| ends.contains(&sample.end)),
+            "{without:x?}"
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 -- `depth` counts frames from the root (0), `inline_depth` is 0 for a function itself and counts up through what was
 -- inlined into it. A frame without a name is one row that reads as its reason. `self` marks the row where the time
 -- was spent.
-CREATE VIEW IF NOT EXISTS stack_locations /*ON CLUSTER*/ AS
+CREATE OR REPLACE VIEW stack_locations /*ON CLUSTER*/ AS
 SELECT
     k.stack AS stack,
     k.end AS end,

@@ -1,6 +1,6 @@
 -- One row per (sample, location): every column of the sample, and where its stack was. A function is anywhere in the
 -- stacks that have a row for it, so sum per distinct (sample, function) where recursion must count once.
-CREATE VIEW IF NOT EXISTS sample_frames /*ON CLUSTER*/ AS
+CREATE OR REPLACE VIEW sample_frames /*ON CLUSTER*/ AS
 SELECT
     s.service AS service,
     s.profiler AS profiler,

@@ -350,7 +350,12 @@ impl Unwinding {
             let entry = self.entry(mapping, identity.tgid, files, &mut binaries, &mut incomplete);
             // Generated code comes in many neighbouring pieces.
             match entries.last_mut() {
-                Some(last) if last.rows == 0 && entry.rows == 0 && last.end == entry.start => {
+                Some(last)
+                    if last.rows == 0
+                        && entry.rows == 0
+                        && last.pages == entry.pages
+                        && last.end == entry.start =>
+                {
                     last.end = entry.end
                 }
                 _ => entries.push(entry),
@@ -361,8 +366,8 @@ impl Unwinding {
             .get(&identity.tgid)
             .filter(|process| process.image == identity)
             .and_then(|process| process.list);
-        // Without any table, a list would say less than none.
-        let next = if binaries.is_empty() {
+        // As long as nothing is there yet, a list would say less than none.
+        let next = if binaries.is_empty() && incomplete {
             None
         } else {
             self.list(&entries, binaries)?
@@ -459,7 +464,7 @@ impl Unwinding {
             }
             Some(Binary::Asked | Binary::Later { .. }) => {
                 *incomplete = true;
-                plain
+                MappingEntry { pages: 1, ..plain }
             }
             _ => plain,
         }
@@ -506,6 +511,7 @@ impl Unwinding {
                 entry.end,
                 entry.offset,
                 u64::from(entry.rows_at) << 32 | u64::from(entry.rules_at),
+                entry.pages.into(),
             ] {
                 hash.update(word.to_ne_bytes());
             }

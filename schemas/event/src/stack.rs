@@ -13,7 +13,7 @@ pub enum StackEnd {
     Depth = 2,
     /// Cut: the next frame lies in memory that could not be read.
     Unreadable = 3,
-    /// Cut: the frame pointer did not ascend or was not aligned; the caller keeps none.
+    /// Cut: the frame pointer did not ascend or was not aligned.
     BadFramePointer = 4,
     /// There is no user part: a kernel thread.
     KernelOnly = 5,
@@ -23,11 +23,22 @@ pub enum StackEnd {
     Compat32 = 7,
     /// The stack itself was lost: its record was dropped or forgotten, the sample stays.
     Forgotten = 8,
+    /// Cut: what stands where a return address should be is none.
+    BadReturnAddress = 9,
+    /// Cut: the last frame lies in no code that the process is known to have mapped.
+    UnknownMapping = 10,
+    /// Cut: the binary describes the last frame in a way that no rule of an unwind table expresses.
+    Unsupported = 11,
+    /// Cut: no table says anything of the last frame, and its frame pointer leads nowhere.
+    NoTable = 12,
+    /// Walked by frame pointers, as the process's unwind tables were not there yet: cut, or without the callers of code that keeps
+    /// no frame pointer.
+    BeforeTables = 13,
 }
 
 impl StackEnd {
     /// Every end, in the order of the codes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::Root,
         Self::Depth,
         Self::Unreadable,
@@ -36,6 +47,11 @@ impl StackEnd {
         Self::InExec,
         Self::Compat32,
         Self::Forgotten,
+        Self::BadReturnAddress,
+        Self::UnknownMapping,
+        Self::Unsupported,
+        Self::NoTable,
+        Self::BeforeTables,
     ];
 
     /// Returns the end that `code` stands for on the wire.
@@ -54,6 +70,11 @@ impl StackEnd {
             Self::InExec => "in_exec",
             Self::Compat32 => "compat32",
             Self::Forgotten => "forgotten",
+            Self::BadReturnAddress => "bad_return_address",
+            Self::UnknownMapping => "unknown_mapping",
+            Self::Unsupported => "unsupported",
+            Self::NoTable => "no_table",
+            Self::BeforeTables => "before_tables",
         }
     }
 

@@ -4,9 +4,10 @@
 
 use crate::{ClickHouse, Error};
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     include_str!("../../../infra/clickhouse/ddl/0001_samples.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0002_stacks_end.sql"),
     include_str!("../../../infra/clickhouse/ddl/0003_frames.sql"),
     include_str!("../../../infra/clickhouse/ddl/0004_stack_tags.sql"),
     include_str!("../../../infra/clickhouse/ddl/0005_totals_hourly.sql"),
@@ -84,7 +85,13 @@ mod tests {
         for text in statements() {
             assert_eq!(text.matches(';').count(), 1, "{text}");
             assert!(text.ends_with(";\n"), "{text}");
-            assert_eq!(text.matches("IF NOT EXISTS").count(), 1, "{text}");
+            let forms = [
+                "IF NOT EXISTS",
+                "CREATE OR REPLACE VIEW",
+                "MODIFY COLUMN IF EXISTS",
+            ];
+            let count: usize = forms.iter().map(|form| text.matches(form).count()).sum();
+            assert_eq!(count, 1, "{text}");
         }
     }
 
@@ -113,7 +120,9 @@ mod tests {
             assert!(text.contains("ON CLUSTER `prod-1`"), "{text}");
             assert!(!text.contains("/*"), "{text}");
             assert!(
-                text.contains("CREATE VIEW") || text.contains("ENGINE = Replicated"),
+                text.contains(" VIEW ")
+                    || text.contains("ALTER TABLE")
+                    || text.contains("ENGINE = Replicated"),
                 "{text}"
             );
         }
@@ -123,16 +132,29 @@ mod tests {
     /// Checks that SQL and Rust call ends and reasons by the same names and texts.
     #[test]
     fn sql_names_ends_and_reasons_as_rust_does() {
-        for end in StackEnd::ALL {
+        let of = |part: &str| {
+            FILES
+                .into_iter()
+                .filter(|text| text.contains(part))
+                .collect::<Vec<_>>()
+        };
+        let ends = of("end Enum8");
+        assert_eq!(
+            ends.len(),
+            2,
+            "where the table is made, and where an older one is brought up to date"
+        );
+        for (text, end) in ends.iter().flat_map(|text| StackEnd::ALL.map(|end| (text, end))) {
             assert!(
-                FILES[1].contains(&format!("'{}' = {}", end.name(), end as u8)),
+                text.contains(&format!("'{}' = {}", end.name(), end as u8)),
                 "{end:?}"
             );
         }
+        let reasons = of("transform(reason")[0];
         for reason in Reason::ALL {
-            assert!(FILES[7].contains(&format!("'{}'", reason.name())), "{reason:?}");
+            assert!(reasons.contains(&format!("'{}'", reason.name())), "{reason:?}");
             assert!(
-                FILES[7].contains(&format!("'{}'", reason.text().replace('\'', "\\'"))),
+                reasons.contains(&format!("'{}'", reason.text().replace('\'', "\\'"))),
                 "{reason:?}"
             );
         }

@@ -26,6 +26,7 @@
 //!   to be compared in cores or in per cent, since the two ranges may differ in length.
 
 pub mod ddl;
+mod ends;
 mod error;
 mod explorer;
 mod flame;
@@ -38,6 +39,7 @@ mod store;
 mod top;
 mod totals;
 
+pub use ends::ServiceEnds;
 pub use error::Error;
 pub use explorer::Explorer;
 pub use flame::{FlameNode, FlameTree, FunctionName, NodeKind, TREE_NODES_DEFAULT, TREE_NODES_MAX};

@@ -620,3 +620,44 @@ async fn status_puts_both_sides_together() {
     assert!(several[0].epochs[0].epoch.ends_with("e1"));
     assert!(explorer.status(DAY + 24 * HOUR).await.unwrap().runs.is_empty());
 }
+
+/// Checks that every sample of a service counts once, as whole or by the reason why its stack is cut.
+#[tokio::test]
+async fn stacks_are_whole_or_cut_for_a_reason() {
+    let test = "stacks_are_whole_or_cut_for_a_reason";
+    let Some((_engine, explorer)) = filled(test).await else {
+        return;
+    };
+    let ends = explorer.stack_ends(DAY).await.unwrap();
+    let of = |name: &str| ends.iter().find(|service| service.service == name).unwrap();
+    let (shop, mail) = (of("shop"), of("mail"));
+    assert_eq!((shop.samples, shop.complete), (31, 24 + 2 + 1 + 1));
+    let cut = ["bad_frame_pointer", "forgotten", "not_stored"].map(|end| (end.to_owned(), 1));
+    assert_eq!(shop.cut, cut.into());
+    assert_eq!((mail.samples, mail.complete, mail.cut.len()), (1, 1, 0));
+    assert!(explorer.stack_ends(DAY + 24 * HOUR).await.unwrap().is_empty());
+}
+
+/// Checks that a table that was made before an end was thought of takes that end as well, once the tables are applied again, and
+/// that the views show it.
+#[tokio::test]
+async fn an_older_table_learns_new_ends() {
+    let test = "an_older_table_learns_new_ends";
+    let Some((engine, explorer)) = filled(test).await else {
+        return;
+    };
+    let settings = engine.settings("strobe_writer", test);
+    let client = settings.client();
+    let before =
+        "ALTER TABLE stacks MODIFY COLUMN end Enum8('root' = 1, 'bad_frame_pointer' = 4, 'forgotten' = 8)";
+    client.query_raw(before).execute().await.unwrap();
+    let row = "INSERT INTO stacks (stack, stack_high, frames, end, day) VALUES (400, 1, [1, 2], 'no_table', '2026-11-02')";
+    assert!(client.query_raw(row).execute().await.is_err());
+    strobe_explore::ddl::apply(&settings).await.unwrap();
+    client.query_raw(row).execute().await.unwrap();
+    let table = explorer
+        .query("SELECT DISTINCT toString(end) FROM sample_frames WHERE stack = 400")
+        .await
+        .unwrap();
+    assert_eq!(table.rows, [[serde_json::json!("no_table")]]);
+}

@@ -363,10 +363,12 @@ pub fn stack_end(held: &Held) -> StackEnd {
         Side::Root => StackEnd::Root,
         Side::Depth => StackEnd::Depth,
         Side::Unreadable => StackEnd::Unreadable,
-        // In all of these the caller could not be told; the kernel's counts say which it was.
-        Side::BadFramePointer | Side::BadReturnAddress | Side::NoMapping | Side::Unsupported => {
-            StackEnd::BadFramePointer
-        }
+        Side::BadFramePointer => StackEnd::BadFramePointer,
+        Side::BadReturnAddress => StackEnd::BadReturnAddress,
+        Side::NoMapping => StackEnd::UnknownMapping,
+        Side::Unsupported => StackEnd::Unsupported,
+        Side::NoTable => StackEnd::NoTable,
+        Side::BeforeTables => StackEnd::BeforeTables,
         Side::NoUser | Side::NotTaken => StackEnd::KernelOnly,
         Side::Exec => StackEnd::InExec,
         Side::Compat32 => StackEnd::Compat32,

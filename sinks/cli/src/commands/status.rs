@@ -1,4 +1,4 @@
-//! `strobe status`: runs, lag, and both sides of the accounting.
+//! `strobe status`: runs, lag, both sides of the accounting, and how stacks ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::json;
 use strobe_bus::dead_letter;
 use strobe_bus::lag::group_lag;
 use strobe_bus::{BusSettings, Topic};
-use strobe_explore::{Explorer, HostEpochs, RunStatus, Status};
+use strobe_explore::{Explorer, HostEpochs, RunStatus, ServiceEnds, Status};
 
 use crate::commands::wait;
 use crate::config::Config;
@@ -76,7 +76,8 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         wait(until_stored(&explorer, moment, args.timeout))?;
     }
     let since = times::moment(&args.since, now).map_err(CliError::Usage)?;
-    let mut status = wait(async { Ok(explorer.status(since).await?) })?;
+    let (mut status, ends) =
+        wait(async { Ok((explorer.status(since).await?, explorer.stack_ends(since).await?)) })?;
     let bus = config.bus()?;
     let behind = behind(config, &bus);
     let letters = letters(&bus);
@@ -86,8 +87,11 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         }
     }
     match args.output {
-        Output::Json => render::json(&as_json(&status, &behind, &letters))?,
-        Output::Table => as_table(&status, &behind, &letters, args.limit)?,
+        Output::Json => render::json(&as_json(&status, &ends, &behind, &letters))?,
+        Output::Table => {
+            as_table(&status, &behind, &letters, args.limit)?;
+            ends_as_table(&ends, args.limit)?;
+        }
     }
     // Half an answer is an answer, and no success.
     letters.map(drop).map_err(CliError::from)
@@ -166,6 +170,7 @@ fn sum(runs: &[RunStatus], of: impl Fn(&RunStatus) -> u64) -> u64 {
 
 fn as_json(
     status: &Status,
+    ends: &[ServiceEnds],
     behind: &[Behind],
     letters: &Result<Letters, strobe_bus::Error>,
 ) -> serde_json::Value {
@@ -201,6 +206,7 @@ fn as_json(
             "error": behind.messages.as_ref().err(),
         })).collect::<Vec<_>>(),
         "dead_letters": letters,
+        "stacks": ends,
         "hosts_with_several_epochs_alive": status.hosts_with_several_epochs_alive, "cut": status.cut,
     })
 }
@@ -297,6 +303,60 @@ fn as_table(
         .hosts_with_several_epochs_alive
         .iter()
         .try_for_each(several)
+}
+
+/// Says how much of the samples has its whole stack, and which services lack how much of it.
+fn ends_as_table(ends: &[ServiceEnds], limit: usize) -> Result<(), CliError> {
+    let mut all = ServiceEnds::default();
+    ends.iter().for_each(|service| all.add(service));
+    if all.samples == 0 {
+        return Ok(());
+    }
+    render::say(format!(
+        "whole stacks: {} of {} samples{}",
+        render::per_cent(all.complete as f64, all.samples as f64),
+        all.samples,
+        if all.cut.is_empty() {
+            String::new()
+        } else {
+            format!(" (cut: {})", why_cut(&all))
+        }
+    ))?;
+    let columns = [
+        ("service", false),
+        ("samples", true),
+        ("whole", true),
+        ("why cut", false),
+    ];
+    let rows = ends.iter().take(limit).map(|service| {
+        vec![
+            service.service.clone(),
+            service.samples.to_string(),
+            render::per_cent(service.complete as f64, service.samples as f64),
+            why_cut(service),
+        ]
+    });
+    render::say(render::table(&columns, rows))?;
+    if ends.len() > limit {
+        render::say(format!(
+            "{} services more; --limit shows more",
+            ends.len() - limit
+        ))?;
+    }
+    Ok(())
+}
+
+/// Returns the reasons, the most frequent first.
+fn why_cut(service: &ServiceEnds) -> String {
+    let mut cut: Vec<_> = service.cut.iter().collect();
+    cut.sort_by_key(|(_, samples)| std::cmp::Reverse(**samples));
+    let share = |(end, samples): (&String, &u64)| {
+        format!(
+            "{end} {}",
+            render::per_cent(*samples as f64, service.samples as f64)
+        )
+    };
+    cut.into_iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
 fn several(host: &HostEpochs) -> Result<(), CliError> {
