@@ -1,8 +1,8 @@
 # Everything a person types. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo up down test lint bench-agent bench-wire bench-pipeline bench-storage bench-sampling bench-stacks bench-deploy \
-  images up-containers down-containers
+.PHONY: help setup build demo up down test lint images up-containers down-containers bench-agent bench-unwind bench-wire \
+  bench-pipeline bench-storage bench-sampling bench-stacks bench-deploy
 
 export STROBE_HOME ?= $(CURDIR)/.strobe
 DEMO_SECONDS ?= 20
@@ -44,6 +44,9 @@ lint: setup ## What the continuous integration asks of the source
 
 bench-agent: build ## CPU per sample, memory and losses of the agent
 	@infra/bench.sh agent
+
+bench-unwind: build ## CPU per sample with and without frame pointers, whole stacks of real programs, tables
+	@infra/bench.sh unwind
 
 bench-wire: build ## Bytes per sample on Kafka, and the cost of encoding and decoding
 	@infra/bench.sh wire

@@ -19,9 +19,10 @@ FULL_HZ=$((5000 / $(nproc) | 1))
 
 usage() {
   cat <<USAGE
-usage: bench.sh agent|wire|pipeline|storage|sampling|stacks [FLAGS OF THE BENCHMARK]
+usage: bench.sh agent|unwind|wire|pipeline|storage|sampling|stacks [FLAGS OF THE BENCHMARK]
 
   agent     CPU per sample, memory and losses of the agent
+  unwind    CPU per sample with frame pointers and without, whole stacks of real programs, tables
   wire      bytes per sample on Kafka, and the cost of encoding and decoding
   pipeline  from raw batches to queryable rows
   storage   bytes per sample and per stack in the store, and a flame graph over 10 million samples
@@ -136,6 +137,11 @@ bench_agent() {
   as_root "$TARGET/examples/bench_agent" --bootstrap "127.0.0.1:$KAFKA_PORT" "$@"
 }
 
+bench_unwind() {
+  as_root "$TARGET/examples/bench_unwind" --corpus "$HERE/corpus.sh" "$@"
+  "$TARGET/examples/bench_tables"
+}
+
 bench_wire() {
   capture "$FULL_HZ"
   capture 101
@@ -179,7 +185,7 @@ bench_sampling() { "$TARGET/examples/bench_sampling" "$@"; }
 main() {
   local name="${1:-}"
   case "$name" in
-    agent | wire | pipeline | storage | sampling | stacks) shift ;;
+    agent | unwind | wire | pipeline | storage | sampling | stacks) shift ;;
     -h | --help | help) usage; return ;;
     *) usage >&2; return 2 ;;
   esac

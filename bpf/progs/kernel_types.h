@@ -88,7 +88,7 @@ struct bpf_perf_event_data {
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct mm_struct {
-	unsigned long start_stack;
+	unsigned long start_code, end_code, start_brk, start_stack, arg_start;
 };
 
 struct kernfs_node {
@@ -111,6 +111,8 @@ struct task_struct {
 	unsigned int flags;
 	struct mm_struct *mm;
 	unsigned int in_execve : 1;
+	int tgid;
+	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	__u64 start_boottime;
 	__u64 self_exec_id;

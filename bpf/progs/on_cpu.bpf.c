@@ -135,14 +135,62 @@ static __noinline int take_saved_registers(struct task_struct *task, struct scra
 	return 0;
 }
 
-/* Finds the list of mappings of the image that runs; false: there is none yet. */
-static __always_inline bool begin_tables(struct scratch *scratch)
+/* The list of a process's image, or nothing. */
+static __always_inline const struct process *list_of(const struct task_struct *leader)
 {
-	const struct sample_header *header = &scratch->record.header;
-	__u32 tgid = header->tgid;
+	__u32 tgid = leader->tgid;
 	const struct process *process = bpf_map_lookup_elem(&processes, &tgid);
 
-	if (!process || process->start_time_ns != header->start_time_ns || process->exec_id != header->exec_id)
+	if (!process || process->start_time_ns != leader->start_boottime || process->exec_id != (__u32)leader->self_exec_id)
+		return 0;
+	return process;
+}
+
+/* Whether one address space came from the other by fork: an exec in between would have chosen all of these anew. */
+static __always_inline bool same_image(const struct mm_struct *one, const struct mm_struct *other)
+{
+	return one && one->start_code == other->start_code && one->end_code == other->end_code &&
+	       one->start_brk == other->start_brk && one->start_stack == other->start_stack &&
+	       one->arg_start == other->arg_start;
+}
+
+/*
+ * A process that was forked a moment ago has its parent's mappings, and may be gone before it has a list of its own: shells and
+ * servers make many such. Each level is an ancestor that lives and has not become another image.
+ */
+#define FORK_LEVELS 3
+static __always_inline const struct process *list_of_parent(const struct task_struct *leader, const struct mm_struct *mm)
+{
+	__u32 exec_id = leader->self_exec_id;
+
+#pragma clang loop unroll(full)
+	for (int i = 0; i < FORK_LEVELS; i++) {
+		const struct process *process;
+
+		leader = leader->real_parent;
+		if (!leader)
+			break;
+		leader = leader->group_leader;
+		if (!leader || (__u32)leader->self_exec_id != exec_id || !same_image(leader->mm, mm))
+			break;
+		process = list_of(leader);
+		if (process)
+			return process;
+	}
+	return 0;
+}
+
+/* Finds the list of mappings of the image that runs; false: there is none yet. */
+static __always_inline bool begin_tables(struct scratch *scratch, const struct task_struct *leader, const struct mm_struct *mm)
+{
+	const struct process *process = list_of(leader);
+
+	if (!process) {
+		/* Also tells user space that it should get a list of its own. */
+		scratch->record.header.flags |= SAMPLE_NO_TABLES;
+		process = list_of_parent(leader, mm);
+	}
+	if (!process)
 		return false;
 	scratch->table.mappings_at = process->mappings_at;
 	scratch->table.mappings = process->mappings;
@@ -190,9 +238,8 @@ static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct ta
 		__u32 zero = 0;
 		struct rule_cache *cache = bpf_map_lookup_elem(&rule_caches, &zero);
 
-		if (cache && begin_tables(scratch))
+		if (cache && begin_tables(scratch, task->group_leader, mm))
 			return walk_by_tables(scratch, cache);
-		scratch->record.header.flags |= SAMPLE_NO_TABLES;
 		walk_user(scratch);
 		return STACK_BEFORE_TABLES;
 	}

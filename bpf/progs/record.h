@@ -35,7 +35,7 @@ enum stack_end {
 #define SAMPLE_KERNEL_MODE 1	/* the tick interrupted the kernel */
 #define SAMPLE_FRAMES_OMITTED 2	/* the same stack went out in this epoch already: look it up by `stack_hash` */
 #define SAMPLE_GUEST 4		/* a vCPU thread running its guest: the time is the guest's */
-#define SAMPLE_NO_TABLES 8	/* no list of mappings was there for this image, or it lacked one that the stack runs through */
+#define SAMPLE_NO_TABLES 8	/* this image had no list of mappings of its own, or one that lacks what the stack runs through */
 #define SAMPLE_GUESSED 16	/* a frame was left by a frame pointer for which no table vouches */
 
 enum drop_reason {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::Error;
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, page_bytes};
 
 /// `SEGMENT_BYTES` in `progs/tables.h`.
 const SEGMENT_BYTES: u32 = 1 << 20;
@@ -341,7 +341,9 @@ impl TableMemory {
             let (segment, within) = (address / SEGMENT_BYTES, address % SEGMENT_BYTES);
             let count = rest.len().min((SEGMENT_BYTES - within) as usize);
             let (now, later) = rest.split_at(count);
-            let bytes = SEGMENT_BYTES as usize;
+            // Only the pages that are written: of each one that is mapped the kernel makes an entry.
+            let first = within as usize & !(page_bytes() - 1);
+            let bytes = (within as usize + count).next_multiple_of(page_bytes()) - first;
             let unmapped = |source| Error::Map {
                 buffer: "memory of tables",
                 bytes,
@@ -351,9 +353,9 @@ impl TableMemory {
                 .segments
                 .get(segment as usize)
                 .ok_or_else(|| unmapped(io::Error::from(io::ErrorKind::NotFound)))?;
-            let mapping = Mapping::new(map.as_fd(), 0, bytes, Access::ReadWrite).map_err(unmapped)?;
-            if let Some(to) = mapping.at(within as usize) {
-                // SAFETY: `count` bytes from `within` end inside of the segment; the source is other memory; programs that may
+            let mapping = Mapping::new(map.as_fd(), first, bytes, Access::ReadWrite).map_err(unmapped)?;
+            if let Some(to) = mapping.at(within as usize - first) {
+                // SAFETY: `count` bytes from `within` end inside of the mapped pages; the source is other memory; programs that may
                 // read the place at the same time use nothing of it, by the quarantine.
                 unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), to, count) };
             }

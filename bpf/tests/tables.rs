@@ -410,6 +410,89 @@ fn tables_of_another_image_are_not_used() {
     );
 }
 
+/// Forks children that spend their time in a chain of calls of their own and end; they are never given any tables.
+const FORKS: &str = r#"
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+volatile unsigned long spins;
+__attribute__((noinline)) void spin(void) { for (int i = 0; i < 20000000; i++) spins++; __asm__ volatile(""); }
+__attribute__((noinline)) void middle(void) { spin(); __asm__ volatile(""); }
+__attribute__((noinline)) void grandchild(void) { if (fork() == 0) { middle(); _exit(0); } wait(0); }
+int main(void)
+{
+	printf("%lx %lx %lx %lx\n", (unsigned long)spin, (unsigned long)middle, (unsigned long)grandchild, (unsigned long)main);
+	fflush(stdout);
+	for (;;) {
+		middle();
+		if (fork() == 0) { middle(); grandchild(); _exit(0); }
+		wait(0);
+	}
+}
+"#;
+
+/// Checks that processes that were forked and have no list yet are walked by that of their parent, or its parent, and that user
+/// space is told of them all the same.
+#[test]
+fn forked_processes_have_whole_stacks_from_their_first_sample() {
+    if skipped() {
+        return;
+    }
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("forks");
+    compile_with(FORKS, &program, &WITHOUT);
+    let mut sampler = start();
+    let mut tables = Tables::new(sampler.take_tables().unwrap());
+    let victim = Chain::start(&program, &[]);
+    let mut image = None;
+    let mut found = Vec::new();
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        sampler.wait(Duration::from_millis(20)).unwrap();
+        let mut last = None;
+        sampler
+            .consume(&mut |sample| {
+                if sample.comm() != b"forks" || sample.user_end == StackEnd::Exec {
+                    return;
+                }
+                let of = ImageIdentity {
+                    tgid: sample.tgid,
+                    start_time_ns: sample.start_time_ns,
+                    exec_id: sample.exec_id,
+                };
+                if of.tgid == victim.pid() {
+                    last = Some(of);
+                } else if image.is_some() && !sample.in_kernel_mode() {
+                    let frames: Vec<u64> = sample.user_frames().collect();
+                    let functions: Vec<usize> = victim.functions_of(&frames).into_iter().flatten().collect();
+                    found.push((sample.without_tables(), sample.user_end, functions));
+                }
+            })
+            .unwrap();
+        if let (None, Some(of)) = (image, last) {
+            tables.give(&of);
+            std::thread::sleep(Duration::from_millis(50));
+            sampler.consume(&mut |_| ()).unwrap();
+            image = Some(of);
+        }
+    }
+    let children: Vec<_> = found
+        .iter()
+        .filter(|(.., functions)| functions.first() == Some(&0))
+        .collect();
+    assert!(children.len() > 200, "only {} samples", children.len());
+    for child in &children {
+        assert!(child.0 && child.1 == StackEnd::Root, "{child:?}");
+        let expected: [&[usize]; 2] = [&[0, 1, 3], &[0, 1, 2, 3]];
+        assert!(
+            expected.iter().any(|stack| child.2.starts_with(stack)),
+            "{child:?}"
+        );
+    }
+    assert!(children.iter().any(|child| child.2.contains(&2)), "no grandchild");
+}
+
 /// Checks that a list of mappings holds from the next tick on, whatever was looked up at the same addresses before: with a list that
 /// has no tables stacks do not reach `main`, and with the former one they do again.
 #[test]

@@ -5,7 +5,7 @@ HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$HERE/../lib.sh"
 
-NAMES=(orders ledger shortlived report)
+NAMES=(orders ledger catalog shortlived report tally)
 BIN="$STROBE_HOME/demo"
 # What `orders` says of itself, one JSON line per second.
 REPORT="${STROBE_DEMO_REPORT:-$STROBE_HOME/data/demo/orders.jsonl}"
@@ -17,6 +17,7 @@ usage: workloads.sh start|stop|status|build [NAME...]
 NAME is one of: ${NAMES[*]} (default: all of them)
   STROBE_DEMO_REPORT      report of \`orders\`, now $REPORT
   ORDERS_CPU_SHARE        share of one core for \`orders\` (default 0.5)
+  CATALOG_CPU_SHARE       the same for \`catalog\` (default 0.1)
   REPORT_CPU_SHARE        the same for report.py (default 0.2)
   SHORTLIVED_PER_SECOND   processes per second (default 60)
 USAGE
@@ -43,8 +44,11 @@ start_one() {
       argv=("$BIN/orders" --report "$REPORT" --cpu-share "${ORDERS_CPU_SHARE:-0.5}")
       ;;
     ledger) argv=("$BIN/ledger") ;;
+    catalog) argv=("$BIN/catalog" "${CATALOG_CPU_SHARE:-0.1}") ;;
     shortlived) argv=("$HERE/shortlived.sh") ;;
-    report) argv=(python3 "$HERE/report.py") ;;
+    # The distribution's own interpreter, where there is one: it keeps no frame pointers.
+    report) argv=("$(PATH=/usr/bin:$PATH command -v python3)" "$HERE/report.py") ;;
+    tally) argv=("$HERE/tally.sh") ;;
   esac
   # Each is a service of its own, wherever this script was started from.
   STROBE_SERVICE="$name" spawn "$(pid_file "$name")" "$log" "${argv[@]}" \

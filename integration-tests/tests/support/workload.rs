@@ -1,4 +1,4 @@
-//! The demo service, with its own clock.
+//! The demo's programs, and its service with its own clock.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,22 +31,28 @@ impl Line {
     }
 }
 
+/// Builds the demo's programs and returns the folder that they are in.
+pub fn build(cluster: &Cluster) -> Result<PathBuf> {
+    let folder = cluster.path("home");
+    let build = Command::new("make")
+        .args(["-s", "-C"])
+        .arg(repository().join("infra/demo"))
+        .env("STROBE_HOME", &folder)
+        .output()?;
+    ensure!(
+        build.status.success(),
+        "{}",
+        String::from_utf8_lossy(&build.stderr)
+    );
+    Ok(folder.join("demo"))
+}
+
 impl Orders {
     /// Builds it and starts it, as a service named `orders`.
     pub fn start(cluster: &Cluster) -> Result<Self> {
-        let folder = cluster.path("home");
-        let build = Command::new("make")
-            .args(["-s", "-C"])
-            .arg(repository().join("infra/demo"))
-            .env("STROBE_HOME", &folder)
-            .output()?;
-        ensure!(
-            build.status.success(),
-            "{}",
-            String::from_utf8_lossy(&build.stderr)
-        );
+        let folder = build(cluster)?;
         let report = cluster.path("orders.jsonl");
-        let mut command = Command::new(folder.join("demo/orders"));
+        let mut command = Command::new(folder.join("orders"));
         command
             .args(["--cpu-share", "0.9", "--seconds", "600", "--report"])
             .arg(&report)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strobe_bpf::cgroup::CgroupPaths;
 use strobe_bpf::{
-    ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandSettings, Wake, monotonic_ns,
+    ImageIdentity, ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandSettings, Wake, monotonic_ns,
 };
 use strobe_bus::Shutdown;
 use strobe_event::{DropReason, RunState, StackEnd};
@@ -42,8 +42,10 @@ const ROUND_FAST: Duration = Duration::from_millis(100);
 const FAST_HZ: u32 = 500;
 /// Pause while unwind tables are being made: until they are in the kernel, stacks are walked without them.
 const SHORT_ROUND: Duration = Duration::from_millis(10);
-/// Shortest time between two wake-ups for images without tables: each costs some 15 µs and a round.
-const WAKE_NS: u64 = 20_000_000;
+/// Pause behind a wake-up: what woke is settled then, as the side-band is a millisecond behind.
+const SETTLED: Duration = Duration::from_millis(2);
+/// Shortest time between two wake-ups for images without tables: each costs some 15 µs and two rounds.
+const WAKE_NS: u64 = 10_000_000;
 /// Longest interval of a batch: what a query waits for at most.
 const BATCH_NS: u64 = 2_000_000_000;
 /// Pause between two looks for what can be dropped.
@@ -213,9 +215,12 @@ impl Sampling {
         while !shutdown.is_requested() {
             let woken = self.sampler.wait(pause)? == Wake::NearlyFull;
             self.round(held)?;
-            // What woke it may be too young to be settled in this round.
             let waiting = self.settler.unwinding.as_ref().is_some_and(Unwinding::is_waiting);
-            pause = if woken || waiting { SHORT_ROUND } else { round };
+            pause = match (woken, waiting) {
+                (true, _) => SETTLED,
+                (false, true) => SHORT_ROUND,
+                (false, false) => round,
+            };
             let now_ns = monotonic_ns();
             if now_ns.saturating_sub(tidied_ns) > TIDY_NS {
                 tidied_ns = now_ns;
@@ -227,7 +232,19 @@ impl Sampling {
 
     /// Reads what there is, and settles what can be settled.
     fn round(&mut self, held: &mut HeldSamples) -> Result<(), AgentError> {
-        let consumed = self.sampler.consume(&mut |sample| held.push(&sample))?;
+        let unwinding = &mut self.settler.unwinding;
+        let consumed = self.sampler.consume(&mut |sample| {
+            if sample.without_tables()
+                && let Some(unwinding) = unwinding
+            {
+                unwinding.expect(ImageIdentity {
+                    tgid: sample.tgid,
+                    start_time_ns: sample.start_time_ns,
+                    exec_id: sample.exec_id,
+                });
+            }
+            held.push(&sample);
+        })?;
         self.settler
             .builder
             .count_undecodable(consumed.undecodable as u64);

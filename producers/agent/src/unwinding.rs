@@ -29,6 +29,8 @@ const ATTEMPTS_MAX: u8 = 3;
 const AGAIN_NS: u64 = 1_000_000_000;
 /// Processes that are given up at once to make room.
 const EVICTED_AT_ONCE: usize = 64;
+/// Images that may be expected between two rounds; what is beyond comes with its samples.
+const EXPECTED_MAX: usize = 1_024;
 /// Page size by which mappings are rounded; larger ones are multiples of it.
 const PAGE_BYTES: u64 = 4_096;
 
@@ -111,6 +113,8 @@ pub struct Unwinding {
     processes: FxHashMap<u32, Process>,
     /// Processes in the order in which they came; some may be gone.
     order: VecDeque<u32>,
+    /// Images that were heard of, and that nothing is known of yet.
+    expected: FxHashMap<u32, ImageIdentity>,
     /// To be looked at in this round.
     due: FxHashMap<u32, ImageIdentity>,
     rounds: u64,
@@ -132,6 +136,7 @@ impl Unwinding {
             lists: FxHashMap::default(),
             processes: FxHashMap::default(),
             order: VecDeque::new(),
+            expected: FxHashMap::default(),
             due: FxHashMap::default(),
             rounds: 0,
             again_ns: 0,
@@ -153,6 +158,13 @@ impl Unwinding {
         // Its list may have been written since that tick.
         if known.is_none_or(|process| process.image != image) {
             self.due.insert(sample.pid, image);
+        }
+    }
+
+    /// Takes notice of an image without tables as soon as it is heard of: its sample may have to wait for the side-band.
+    pub fn expect(&mut self, image: ImageIdentity) {
+        if self.expected.len() < EXPECTED_MAX && !self.processes.contains_key(&image.tgid) {
+            self.expected.insert(image.tgid, image);
         }
     }
 
@@ -231,6 +243,11 @@ impl Unwinding {
             let incomplete = self.processes.iter().filter(|(_, process)| process.incomplete);
             self.due
                 .extend(incomplete.map(|(&pid, process)| (pid, process.image)));
+        }
+        for (pid, image) in std::mem::take(&mut self.expected) {
+            if images.image(&image).is_some() {
+                self.due.entry(pid).or_insert(image);
+            }
         }
         for (pid, image) in std::mem::take(&mut self.due) {
             match images.image(&image) {

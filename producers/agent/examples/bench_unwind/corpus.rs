@@ -1,0 +1,208 @@
+//! How many stacks of real programs are whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
+use strobe_event::{RawBatch, StackEnd, codec};
+
+use crate::processes::{Agent, start_agent};
+
+/// How long each program runs before it counts, so that its tables are known as those of a fleet's binaries are.
+const BEFORE: Duration = Duration::from_secs(4);
+/// How long it runs then.
+const EACH: Duration = Duration::from_secs(6);
+/// What the services of the corpus are called: this, and the name.
+const PREFIX: &str = "corpus-";
+/// Until the last samples of a program are in a batch.
+const LAST_SAMPLES: Duration = Duration::from_secs(3);
+/// Exit code by which the script says that a program cannot be had here.
+const SKIPPED: i32 = 3;
+
+/// When a program counts, microseconds since 1970 (UTC).
+type Window = Range<u64>;
+
+fn now_us() -> Result<u64> {
+    Ok(SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)?
+        .as_micros() as u64)
+}
+
+/// Runs one program of the corpus for a while; returns when, or nothing where it cannot be had.
+fn run_one(script: &Path, name: &str, folder: &Path) -> Result<Option<Window>> {
+    let prepared = Command::new(script)
+        .args(["prepare", name])
+        .arg(folder)
+        .status()?;
+    if prepared.code() == Some(SKIPPED) {
+        return Ok(None);
+    }
+    ensure!(prepared.success(), "{name} cannot be prepared");
+    let mut child = Command::new(script)
+        .args(["run", name])
+        .arg(folder)
+        .env("STROBE_SERVICE", format!("{PREFIX}{name}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(folder.join(format!("{name}.log")))?)
+        .process_group(0)
+        .spawn()?;
+    sleep(BEFORE);
+    let begin = now_us()?;
+    sleep(EACH);
+    let window = begin..now_us()?;
+    let over = child.try_wait()?;
+    let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+    child.wait()?;
+    let log = folder.join(format!("{name}.log"));
+    ensure!(
+        over.is_none(),
+        "{name} ended by itself: {}",
+        fs::read_to_string(log).unwrap_or_default()
+    );
+    let finished = Command::new(script).args(["finish", name]).arg(folder).status()?;
+    ensure!(finished.success(), "{name} cannot be finished");
+    Ok(Some(window))
+}
+
+/// Places where stacks were cut that are printed of each program.
+const PLACES: usize = 3;
+
+/// Samples with a user stack, by how it ended; and where those that were cut stood last.
+#[derive(Default)]
+struct Ends {
+    by_end: BTreeMap<StackEnd, u64>,
+    places: BTreeMap<(StackEnd, String), u64>,
+}
+
+/// Returns where each stack of a batch ended: its outermost frame.
+fn outermost(batch: &RawBatch) -> Vec<String> {
+    let mut places = vec![String::new(); batch.stacks.len()];
+    batch.stacks.for_each(|at, frames, _| {
+        let frame = frames.first().and_then(|&frame| usize::try_from(frame).ok());
+        let place = frame.map_or_else(String::new, |frame| {
+            let number = batch.frames.binary.get(frame).copied().unwrap_or(0);
+            let path = usize::try_from(number)
+                .ok()
+                .and_then(|number| batch.binaries.get(number.checked_sub(1)?))
+                .and_then(|binary| batch.strings.get(usize::try_from(binary.path).ok()?));
+            let address = batch.frames.address.get(frame).copied().unwrap_or(0);
+            path.map_or_else(
+                || "generated code, or none".to_owned(),
+                |path| format!("{path} {address:#x}"),
+            )
+        });
+        if let Some(slot) = places.get_mut(at) {
+            *slot = place;
+        }
+    });
+    places
+}
+
+fn count(capture: &Path, windows: &BTreeMap<String, Window>) -> Result<BTreeMap<String, Ends>> {
+    let mut services: BTreeMap<String, Ends> = BTreeMap::new();
+    for entry in fs::read_dir(capture)? {
+        let batch: RawBatch = codec::decode_framed(&fs::read(entry?.path())?)?;
+        let at = |index: u32| usize::try_from(index).unwrap_or(usize::MAX);
+        let samples = &batch.samples;
+        let places = outermost(&batch);
+        let columns = samples
+            .thread
+            .iter()
+            .zip(&samples.stack)
+            .zip(&samples.time_delta_us);
+        let mut time_us = batch.start_us;
+        for ((&thread, &stack), delta_us) in columns {
+            time_us += delta_us;
+            let process = batch.threads.process.get(at(thread)).context("a thread")?;
+            let process = batch.processes.get(at(*process)).context("a process")?;
+            let service = batch.strings.get(at(process.service)).context("a name")?;
+            let end = batch.stacks.end.get(at(stack)).copied();
+            let end = end.and_then(StackEnd::from_code).context("an end")?;
+            // Neither has a user stack.
+            if let Some(name) = service.strip_prefix(PREFIX)
+                && windows.get(name).is_some_and(|window| window.contains(&time_us))
+                && !matches!(end, StackEnd::KernelOnly | StackEnd::InExec)
+            {
+                let ends = services.entry(name.to_owned()).or_default();
+                *ends.by_end.entry(end).or_default() += 1;
+                if end != StackEnd::Root {
+                    let place = places.get(at(stack)).cloned().unwrap_or_default();
+                    *ends.places.entry((end, place)).or_default() += 1;
+                }
+            }
+        }
+    }
+    Ok(services)
+}
+
+/// Returns samples, and how many of them are whole, and prints them.
+fn told(name: &str, ends: &Ends) -> (u64, u64) {
+    let all: u64 = ends.by_end.values().sum();
+    let whole = ends.by_end.get(&StackEnd::Root).copied().unwrap_or(0);
+    let share = |samples: u64| samples as f64 * 100.0 / all.max(1) as f64;
+    let cut: Vec<String> = ends
+        .by_end
+        .iter()
+        .filter(|(end, _)| **end != StackEnd::Root)
+        .map(|(end, samples)| format!("{} {:.2} %", end.name(), share(*samples)))
+        .collect();
+    println!(
+        "{name:<16} {all:>6} samples, {:>6.2} % whole  {}",
+        share(whole),
+        cut.join(", ")
+    );
+    let mut places: Vec<_> = ends.places.iter().collect();
+    places.sort_by_key(|(_, samples)| std::cmp::Reverse(**samples));
+    for ((end, place), samples) in places.into_iter().take(PLACES) {
+        println!("    {:>5.2} %  {:<18} {place}", share(*samples), end.name());
+    }
+    (all, whole)
+}
+
+/// Runs the corpus beside one agent, and prints the figure.
+///
+/// # Errors
+/// Where the agent or a program fails; a program that cannot be had is skipped.
+pub fn run(script: &Path, only: Option<&str>, frequency_hz: u32) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let capture = folder.path().join("capture");
+    let names = Command::new(script).arg("list").output()?;
+    let names = String::from_utf8(names.stdout)?;
+    let mut windows = BTreeMap::new();
+    let agent: Agent = start_agent(folder.path(), frequency_hz, Some(&capture))?;
+    for name in names
+        .split_whitespace()
+        .filter(|name| only.is_none_or(|only| only == *name))
+    {
+        // One program that breaks says nothing of the others.
+        match run_one(script, name, folder.path()) {
+            Ok(Some(window)) => {
+                windows.insert(name.to_owned(), window);
+            }
+            Ok(None) => println!("skipped: {name}"),
+            Err(error) => println!("skipped: {name}: {error:#}"),
+        }
+    }
+    sleep(LAST_SAMPLES);
+    agent.end()?;
+    let services = count(&capture, &windows)?;
+    let (mut all, mut whole) = (0, 0);
+    for (name, ends) in &services {
+        let (samples, of_them) = told(name, ends);
+        (all, whole) = (all + samples, whole + of_them);
+    }
+    ensure!(all > 0, "no program of the corpus was sampled");
+    println!(
+        "figure unwind.complete_pct value={:.2} target>=99.5",
+        whole as f64 * 100.0 / all as f64
+    );
+    Ok(())
+}
