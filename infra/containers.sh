@@ -78,7 +78,7 @@ health() {
 all_run() {
   local part
   for part in "${PARTS[@]}"; do
-    case "$(health "$part")" in healthy | running) ;; *) return 1 ;; esac
+    [[ "$(health "$part")" == healthy ]] || return 1
   done
 }
 

@@ -26,7 +26,11 @@ named_samples() {
     "http://127.0.0.1:8123/?database=strobe" --data-binary "SELECT count() FROM sample_frames WHERE reason = '"''"'"'
 }
 
-has_named_samples() { [[ "$(named_samples "$1" 2>>"$LOG")" =~ ^[1-9] ]]; }
+has_named_samples() {
+  local engine
+  engine="$(part engine)"
+  [[ -n $engine && "$(named_samples "$engine" 2>>"$LOG")" =~ ^[1-9] ]]
+}
 
 # added_mib NAME - what an image adds to the one that it was built on: its layers behind those of its base.
 added_mib() {
@@ -39,7 +43,7 @@ added_mib() {
 clean_up() { "$HERE/../containers.sh" purge >>"$LOG" 2>&1 || true; }
 
 main() {
-  local began engine
+  local began
   require_engine
   mkdir -p "${LOG%/*}"
   : >"$LOG"
@@ -47,10 +51,12 @@ main() {
   clean_up
   say "starting everything without data ..."
   began="$(now_ms)"
-  "$HERE/../containers.sh" up >>"$LOG" 2>&1 || { show_log "$LOG"; die "the containers do not start" "see above"; }
-  engine="$(part engine)"
-  wait_for "$WAIT" has_named_samples "$engine" || die "no named sample after $WAIT s" "see $LOG"
+  "$HERE/../containers.sh" up >>"$LOG" 2>&1 &
+  local starting=$!
+  # Asked from the first moment that somebody could: `up` itself also waits for every health check.
+  wait_for "$WAIT" has_named_samples || { show_log "$LOG"; die "no named sample after $WAIT s" "see $LOG"; }
   local first_ms=$(($(now_ms) - began))
+  wait "$starting" || { show_log "$LOG"; die "not everything came to run" "see above"; }
   printf 'figure deploy.first_sample_s value=%d.%01d target<=30\n' $((first_ms / 1000)) $((first_ms % 1000 / 100))
   printf 'figure deploy.agent_image_mib value=%s target<=60\n' "$(added_mib agent)"
   printf 'figure deploy.strobe_image_mib value=%s target<=40\n' "$(added_mib strobe)"

@@ -26,4 +26,5 @@ pub mod weigh;
 
 pub use config::{ProcessorConfig, Settings};
 pub use error::ProcessorError;
-pub use service::run;
+pub use service::{run, run_with};
+pub use telemetry::ProcessorTelemetry;

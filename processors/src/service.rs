@@ -1,8 +1,8 @@
 //! The processor as a service: the step between two topics.
 
+use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use strobe_bus::telemetry::DriveTelemetry;
 use strobe_bus::{
     Complaint, Consumer, DeadReason, DriveSettings, Message, Meta, Outgoing, ResendingProducer, Shutdown,
     StageResult, Topic, WindowLimits, drive,
@@ -14,7 +14,7 @@ use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer, SymbolsEr
 use crate::config::Settings;
 use crate::error::ProcessorError;
 use crate::step::{Made, StepError, step};
-use crate::telemetry::StepTelemetry;
+use crate::telemetry::ProcessorTelemetry;
 
 /// The stage's name in logs and dead letters.
 const STAGE: &str = "processor";
@@ -27,6 +27,18 @@ const RETRY_LONGEST: Duration = Duration::from_secs(10);
 /// # Errors
 /// [`ProcessorError`] where it cannot start, or the bus has trouble that waiting does not heal.
 pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), ProcessorError> {
+    run_with(settings, shutdown, &ProcessorTelemetry::default())
+}
+
+/// Like [`run`], with metrics that the caller can read meanwhile.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    settings: &Settings,
+    shutdown: &Shutdown,
+    telemetry: &ProcessorTelemetry,
+) -> Result<(), ProcessorError> {
     let bus = settings.bus.clone().with_client_id("strobe-processor");
     let mut symbols = SymbolSettings::new(Binaries::of_folder(Store::in_folder(&settings.symbol_store)?))?;
     symbols.debug_folders.clone_from(&settings.debug_folders);
@@ -34,19 +46,18 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), ProcessorErro
     let mut stage = Stage {
         names: Symbolizer::new(symbols)?,
         topic: bus.topic(Topic::Samples).into(),
-        telemetry: StepTelemetry::default(),
+        telemetry,
         shutdown: shutdown.clone(),
         broken: None,
     };
     let consumer = Consumer::new(&bus, &settings.group, &[&bus.topic(Topic::StacksRaw)])?;
     let producer = ResendingProducer::new(&bus, WindowLimits::default())?;
-    let telemetry = DriveTelemetry::default();
     tracing::info!(store = %settings.symbol_store.display(), group = settings.group, "processor runs");
     let driven = drive(
         &DriveSettings::new(STAGE),
         consumer,
         producer,
-        &telemetry,
+        &telemetry.drive,
         shutdown,
         |message| stage.process(message),
     );
@@ -55,23 +66,23 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), ProcessorErro
     }
     driven?;
     tracing::info!(
-        batches = telemetry.messages_in.get(),
-        dead_letters = telemetry.dead_letters.get(),
+        batches = telemetry.drive.messages_in.get(),
+        dead_letters = telemetry.drive.dead_letters.get(),
         "processor stopped"
     );
     Ok(())
 }
 
-struct Stage {
+struct Stage<'a> {
     names: Symbolizer,
     topic: std::sync::Arc<str>,
-    telemetry: StepTelemetry,
+    telemetry: &'a ProcessorTelemetry,
     shutdown: Shutdown,
     /// What ended the service: trouble that waiting does not heal.
     broken: Option<SymbolsError>,
 }
 
-impl Stage {
+impl Stage<'_> {
     fn process(&mut self, message: &Message) -> StageResult {
         let meta = match Meta::from_headers(&message.headers) {
             Ok(meta) => meta,
@@ -81,9 +92,15 @@ impl Stage {
         loop {
             match step(&meta, message.bytes(), &mut self.names, now_us()) {
                 Ok(made) => {
-                    self.telemetry.batches.add(1);
-                    self.telemetry.samples.add(meta.samples);
-                    self.telemetry.split.add(u64::from(made.len() > 1));
+                    let counts = &self.telemetry.step;
+                    counts.batches.add(1);
+                    counts.samples.add(meta.samples);
+                    counts.split.add(u64::from(made.len() > 1));
+                    *self
+                        .telemetry
+                        .names
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner) = self.names.telemetry();
                     return StageResult::Output(
                         made.into_iter()
                             .map(|made| self.outgoing(message, made))
@@ -96,7 +113,7 @@ impl Stage {
                         tracing::warn!(%error, "names cannot be had; the batch is left");
                         return StageResult::Leave;
                     }
-                    self.telemetry.retries.add(1);
+                    self.telemetry.step.retries.add(1);
                     tracing::warn!(%error, ?pause, "names cannot be had now; trying again");
                     // Holding the partition up is right: nothing is lost, and the next batch would fare no better.
                     self.shutdown.wait_timeout(pause);

@@ -1,6 +1,10 @@
 //! Every metric of this crate beside those of `strobe_bus::telemetry::DriveTelemetry` and `strobe_symbols::Telemetry`.
 
-use strobe_bus::telemetry::Counter;
+use std::sync::{Mutex, PoisonError};
+
+use strobe_bus::telemetry::{Counter, DriveTelemetry};
+use strobe_event::Reason;
+use strobe_telemetry::Reading;
 
 /// What the step counts.
 #[derive(Debug, Default)]
@@ -13,4 +17,48 @@ pub struct StepTelemetry {
     pub split: Counter,
     /// Times that a batch was tried again because the symbol store or the child process had trouble. Healthy: 0.
     pub retries: Counter,
+}
+
+/// What the processor counts altogether.
+#[derive(Debug, Default)]
+pub struct ProcessorTelemetry {
+    /// The loop between the topics.
+    pub drive: DriveTelemetry,
+    /// The step.
+    pub step: StepTelemetry,
+    /// Names, as they stood after the last batch.
+    pub names: Mutex<strobe_symbols::Telemetry>,
+}
+
+impl ProcessorTelemetry {
+    /// Returns all counters as the endpoint for metrics shows them.
+    pub fn readings(&self) -> Vec<Reading> {
+        let mut readings = self.drive.readings();
+        let (step, names) = (
+            &self.step,
+            self.names.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        readings.extend([
+            Reading::of("strobe_processor_batches_total", step.batches.get()),
+            Reading::of("strobe_processor_samples_total", step.samples.get()),
+            Reading::of("strobe_processor_batches_split_total", step.split.get()),
+            Reading::of("strobe_processor_retries_total", step.retries.get()),
+            Reading::of("strobe_processor_frames_total", names.frames),
+            Reading::of("strobe_processor_memo_hits_total", names.memo_hits),
+            Reading::of("strobe_processor_memo_bytes", names.memo_bytes),
+            Reading::of("strobe_processor_store_lookups_total", names.store_lookups),
+            Reading::of("strobe_processor_store_misses_total", names.store_misses),
+            Reading::of("strobe_processor_worker_deaths_total", names.worker_deaths),
+            Reading::of("strobe_processor_worker_timeouts_total", names.worker_timeouts),
+            Reading::of("strobe_processor_binaries_refused_total", names.binaries_refused),
+        ]);
+        readings.extend(Reason::ALL.map(|reason| {
+            Reading::labelled(
+                "strobe_processor_frames_unknown_total",
+                reason.name(),
+                names.frames_unknown[reason as usize],
+            )
+        }));
+        readings
+    }
 }

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use strobe_bus::Shutdown;
 use strobe_spool::Spool;
+use strobe_telemetry::supervise;
 
 use crate::binaries;
 use crate::config::Settings;
@@ -17,6 +18,7 @@ use crate::sampling::Sampling;
 use crate::spooling::{self, Spooling};
 use crate::status::Status;
 use crate::tables;
+use crate::telemetry::{self, AgentSource};
 
 /// Runs the agent until the wish to stop, or for as long as the settings say.
 ///
@@ -55,6 +57,16 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
         None => None,
     };
     let spooling = Spooling::new(writer, settings, Arc::clone(&status));
+    let health = telemetry::health(&status, publishing.is_some());
+    if let Some(admin) = settings.admin {
+        let source = AgentSource {
+            status: Arc::clone(&status),
+            spool_limit_bytes: settings.spool.size_limit_bytes,
+        };
+        admin.serve(Arc::new(source), health.clone())?;
+    }
+    let token = shutdown.clone();
+    supervise(health, move || token.is_requested())?;
 
     let mut threads = Vec::new();
     threads.push(start("spooling", shutdown, move || spooling.run(&from_sampling))?);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use strobe_bus::{Bus, BusSettings};
+use strobe_telemetry::Admin;
 
 use crate::error::AgentError;
 
@@ -29,6 +30,8 @@ pub struct AgentConfig {
     pub publish: bool,
     /// Bytes of the kernel's ring buffer; unset: 1 MiB for each CPU.
     pub ring_bytes: Option<usize>,
+    /// Address of the endpoint for metrics and health, `127.0.0.1:9641` for example; empty: none.
+    pub admin: String,
     /// The bus.
     pub bus: Bus,
     /// The spool.
@@ -87,6 +90,7 @@ impl Default for AgentConfig {
             run_length: Duration::from_secs(60),
             publish: true,
             ring_bytes: None,
+            admin: String::new(),
             bus: Bus::default(),
             spool: SpoolConfig::default(),
             binaries: BinariesConfig::default(),
@@ -153,6 +157,8 @@ pub struct Settings {
     pub bus: Option<BusSettings>,
     /// Bytes of the kernel's ring buffer.
     pub ring_bytes: Option<usize>,
+    /// The endpoint for metrics and health.
+    pub admin: Option<Admin>,
     /// The spool.
     pub spool: strobe_spool::Settings,
     /// Upload of binaries.
@@ -241,6 +247,7 @@ impl AgentConfig {
             run_length: self.run_length,
             bus,
             ring_bytes: self.ring_bytes,
+            admin: Admin::parse("admin", &self.admin)?,
             spool,
             binaries: self.binaries,
             unwind: self.unwind,
@@ -290,6 +297,7 @@ mod tests {
             ("run_length = \"1ms\"", "run_length"),
             ("[spool]\nsize_limit_bytes = 1", "spool.size_limit_bytes"),
             ("[bus]\nbootstrap = \"\"", "bootstrap"),
+            ("admin = \"localhost\"", "`admin`"),
         ] {
             let error = AgentConfig::parse(text).unwrap().validate().unwrap_err();
             assert!(error.to_string().contains(key), "{error}");

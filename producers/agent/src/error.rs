@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use strobe_telemetry::TelemetryError;
+
 /// Why the agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -38,6 +40,12 @@ pub enum AgentError {
     /// The kernel's side.
     #[error(transparent)]
     Bpf(#[from] strobe_bpf::Error),
+    /// The agent that runs here is not well.
+    #[error("{0}")]
+    Unwell(String),
+    /// The endpoint for metrics.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// The spool.
     #[error(transparent)]
     Spool(#[from] strobe_spool::Error),
@@ -56,7 +64,10 @@ impl AgentError {
     /// Returns the exit code: 78 for configuration, 77 for privileges, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::ConfigRead { .. } | Self::Config(_) | Self::Bus(strobe_bus::Error::Config(_)) => 78,
+            Self::ConfigRead { .. }
+            | Self::Config(_)
+            | Self::Bus(strobe_bus::Error::Config(_))
+            | Self::Telemetry(TelemetryError::Address { .. }) => 78,
             Self::Bpf(strobe_bpf::Error::MissingCapability { .. }) => 77,
             _ => 1,
         }

@@ -41,6 +41,7 @@ pub mod spooling;
 pub mod stacks;
 pub mod status;
 pub mod tables;
+pub mod telemetry;
 pub mod unwinding;
 pub mod vocabulary;
 

@@ -1,10 +1,11 @@
 //! `strobe-agent`: a thin shell around the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
 use strobe_agent::{AgentConfig, AgentError, Settings};
 use strobe_bus::Shutdown;
@@ -39,11 +40,25 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         capture: Option<PathBuf>,
     },
+    /// Manual pages and completions into a folder: for packages.
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Make the unwind table of the binary on stdin.
     #[command(hide = true)]
     UnwindWorker {
         /// The table's name.
         key: String,
+    },
+    /// Ask the agent that runs here how it is: for health checks of containers.
+    Health {
+        #[command(flatten)]
+        options: Options,
+        /// Ask whether it can work now, that is, whether what it samples goes somewhere; not only whether it moves.
+        #[arg(long)]
+        ready: bool,
     },
     /// Check the configuration and what the kernel allows, and say what is missing.
     Check {
@@ -75,6 +90,9 @@ struct Options {
     /// Folder of the symbol store.
     #[arg(long, env = "STROBE_SYMBOL_STORE", value_name = "DIR")]
     symbol_store: Option<PathBuf>,
+    /// Where metrics and health are served, `127.0.0.1:9641` for example.
+    #[arg(long, env = "STROBE_ADMIN", value_name = "ADDRESS")]
+    admin: Option<String>,
     /// Only fill the spool; send nothing.
     #[arg(long)]
     no_publish: bool,
@@ -114,6 +132,9 @@ impl Options {
         if let Some(folder) = &self.symbol_store {
             config.symbol_store.clone_from(folder);
         }
+        if let Some(admin) = &self.admin {
+            config.admin.clone_from(admin);
+        }
         config.publish &= !self.no_publish;
         config.validate()
     }
@@ -137,6 +158,31 @@ fn run(options: &Options, duration: Option<Duration>, capture: Option<PathBuf>) 
     };
     strobe_bpf::probe::check_loadable()?;
     strobe_agent::run(&settings, &Shutdown::on_signals()?)
+}
+
+fn generate(folder: &Path) -> Result<(), AgentError> {
+    let trouble = |source| AgentError::Folder {
+        folder: folder.to_owned(),
+        source,
+    };
+    std::fs::create_dir_all(folder).map_err(trouble)?;
+    let mut command = Cli::command();
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut command, "strobe-agent", folder).map_err(trouble)?;
+    }
+    clap_mangen::generate_to(command, folder).map_err(trouble)
+}
+
+fn health(options: &Options, ready: bool) -> Result<(), AgentError> {
+    let Some(admin) = options.settings()?.admin else {
+        return Err(AgentError::Config(
+            "`admin` is empty: the agent has no endpoint to ask; give it `127.0.0.1:9641` for example".into(),
+        ));
+    };
+    let path = if ready { "/-/ready" } else { "/-/healthy" };
+    strobe_telemetry::probe(admin, path).map_err(AgentError::Unwell)?;
+    println!("ok");
+    Ok(())
 }
 
 fn check(options: &Options) -> Result<(), AgentError> {
@@ -191,6 +237,8 @@ fn main() -> ExitCode {
             run(&options, duration, capture)
         }
         Command::UnwindWorker { key } => return strobe_unwind::worker_main(&key),
+        Command::Generate { folder } => generate(&folder),
+        Command::Health { options, ready } => health(&options, ready),
         Command::Check { options } => check(&options),
     };
     match result {

@@ -155,6 +155,7 @@ impl Spooling {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            self.status.spool_holds(self.writer.used_bytes());
             if let Err(error) = self.writer.sync_if_due() {
                 self.complain(error);
             }

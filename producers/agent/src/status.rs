@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use strobe_bpf::StackEnd;
 use strobe_event::DropReason;
+use strobe_telemetry::{Pulse, Reading};
 
 use crate::unwinding::Counts;
 
@@ -64,6 +65,16 @@ pub struct Status {
     user_ends: [AtomicU64; StackEnd::COUNT],
     ended: AtomicBool,
     complained_s: AtomicU64,
+    /// Bytes that the spool held at its last look.
+    spool_bytes: AtomicU64,
+    /// Each thread beats as it turns.
+    pub sampling: Arc<Pulse>,
+    /// As above.
+    pub spooling: Arc<Pulse>,
+    /// As above.
+    pub publishing: Arc<Pulse>,
+    /// Beats when the broker acknowledges, and when nothing waits for it.
+    pub acknowledged: Pulse,
 }
 
 /// What became of a binary that was to be uploaded.
@@ -81,6 +92,7 @@ pub enum Uploaded {
 
 impl Status {
     pub(crate) fn kernel(&self, time_ns: u64, taken: u64, idle: u64, dropped: u64) {
+        self.sampling.beat();
         self.kernel_time_ns.store(time_ns, Relaxed);
         self.taken.store(taken, Relaxed);
         self.idle.store(idle, Relaxed);
@@ -137,10 +149,15 @@ impl Status {
     }
 
     pub(crate) fn sent(&self, samples: u64) {
+        self.acknowledged.beat();
         self.sent_samples.fetch_add(samples, Relaxed);
     }
 
     pub(crate) fn unsent(&self, records: u64) {
+        self.publishing.beat();
+        if records == 0 {
+            self.acknowledged.beat();
+        }
         self.unsent_records.store(records, Relaxed);
     }
 
@@ -156,6 +173,21 @@ impl Status {
             Uploaded::Failed => &self.binaries_failed,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn spool_holds(&self, bytes: u64) {
+        self.spooling.beat();
+        self.spool_bytes.store(bytes, Relaxed);
+    }
+
+    /// Returns the bytes that the spool held at its last look.
+    pub fn spool_bytes(&self) -> u64 {
+        self.spool_bytes.load(Relaxed)
+    }
+
+    /// Returns whether the spool holds what the broker has not acknowledged.
+    pub fn is_waiting_for_broker(&self) -> bool {
+        self.unsent_records.load(Relaxed) > 0
     }
 
     pub(crate) fn spooling_ended(&self) {
@@ -234,6 +266,73 @@ impl Status {
             },
             "user_stack_ends": ends,
         })
+    }
+
+    /// Returns all counters as the endpoint for metrics shows them.
+    pub fn readings(&self) -> Vec<Reading> {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let unwinding = *self.unwinding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readings: Vec<Reading> = [
+            ("strobe_agent_samples_taken_total", &self.taken),
+            ("strobe_agent_idle_ticks_total", &self.idle),
+            ("strobe_agent_samples_spooled_total", &self.spooled_samples),
+            ("strobe_agent_samples_sent_total", &self.sent_samples),
+            ("strobe_agent_spool_written_bytes_total", &self.spooled_bytes),
+            ("strobe_agent_spool_bytes", &self.spool_bytes),
+            ("strobe_agent_unsent_records", &self.unsent_records),
+            ("strobe_agent_stacks_forgotten_total", &self.stacks_forgotten),
+            ("strobe_agent_side_band_events_total", &self.side_band_events),
+            ("strobe_agent_side_band_lost_total", &self.side_band_lost),
+            ("strobe_agent_unwind_tables_made_total", &self.tables_made),
+            ("strobe_agent_unwind_tables_refused_total", &self.tables_refused),
+        ]
+        .map(|(name, counter)| Reading::of(name, get(counter)))
+        .into();
+        readings.push(Reading::of(
+            "strobe_agent_unwind_table_bytes",
+            unwinding.held_bytes,
+        ));
+        let labelled = |name, counters: &[(&'static str, u64)]| {
+            let reading = |&(label, value)| Reading::labelled(name, label, value);
+            counters.iter().map(reading).collect::<Vec<_>>()
+        };
+        // What the kernel lost shows in the counts of batches later; here it shows at once.
+        let dropped = DropReason::ALL.map(|reason| {
+            let counted = get(&self.dropped[reason as usize - 1]);
+            let in_kernel = if reason == DropReason::RingFull {
+                get(&self.kernel_dropped)
+            } else {
+                0
+            };
+            (reason.name(), counted.max(in_kernel))
+        });
+        readings.extend(labelled("strobe_agent_samples_dropped_total", &dropped));
+        readings.extend(labelled(
+            "strobe_agent_known",
+            &[
+                ("images", get(&self.images)),
+                ("frames", get(&self.frames)),
+                ("binaries", get(&self.binaries)),
+                ("stacks", get(&self.stacks)),
+            ],
+        ));
+        readings.extend(labelled(
+            "strobe_agent_binaries_total",
+            &[
+                ("stored", get(&self.binaries_stored)),
+                ("already_there", get(&self.binaries_there)),
+                ("too_big", get(&self.binaries_too_big)),
+                ("failed", get(&self.binaries_failed)),
+                ("not_queued", get(&self.binaries_not_queued)),
+            ],
+        ));
+        let ends: Vec<_> = StackEnd::ALL
+            .iter()
+            .zip(&self.user_ends)
+            .map(|(end, count)| (end.name(), get(count)))
+            .collect();
+        readings.extend(labelled("strobe_agent_stack_ends_total", &ends));
+        readings
     }
 
     /// Writes all counters to a file, in one step.

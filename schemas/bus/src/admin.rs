@@ -16,7 +16,7 @@ use rdkafka::metadata::MetadataTopic;
 use crate::error::Error;
 use crate::native::Logs;
 use crate::settings::BusSettings;
-use crate::topics::TopicSpec;
+use crate::topics::{Topic, TopicSpec};
 
 /// What was done, or would be, to one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,19 @@ const STEP: Duration = Duration::from_secs(30);
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// How long the brokers may take to show what the controller has decided: usually far under a second.
 const SETTLE: Duration = Duration::from_secs(15);
+
+/// Asks whether a broker answers, and for how long at most.
+pub fn answers(settings: &BusSettings, patience: Duration) -> Result<(), Error> {
+    let client = AdminClient::from_config_and_context(&settings.administrator(), Logs::default())
+        .map_err(Error::kafka("making an administrator"))?;
+    let asked = client
+        .inner()
+        .fetch_metadata(Some(&settings.topic(Topic::Samples)), patience);
+    asked.map(drop).map_err(|source| Error::Unreachable {
+        bootstrap: settings.bootstrap().to_owned(),
+        source,
+    })
+}
 
 /// Creates the topics that are missing and alters the settings that differ; with `dry_run` it only says so. Settings
 /// that somebody else made on a topic stay.

@@ -140,6 +140,7 @@ pub fn drive(
 impl Loop<'_> {
     fn run(&mut self, shutdown: &Shutdown) -> Result<(), Error> {
         while !shutdown.is_requested() {
+            self.telemetry.pulse.beat();
             self.take_results();
             self.take_acknowledgements(Duration::ZERO);
             if Instant::now() >= self.commit_at {

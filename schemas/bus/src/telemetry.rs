@@ -1,6 +1,9 @@
 //! Every metric of the bus, each with its healthy value.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use strobe_telemetry::{Pulse, Reading};
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -80,4 +83,33 @@ pub struct DriveTelemetry {
     pub pauses: Counter,
     /// Bytes under way between reading and commit. Healthy: below the window.
     pub window_bytes: Gauge,
+    /// Beats with each turn of the loop, ten times a second at least.
+    pub pulse: Arc<Pulse>,
+}
+
+impl DriveTelemetry {
+    /// Returns the metrics that every process between two topics has.
+    pub fn readings(&self) -> Vec<Reading> {
+        vec![
+            Reading::of("strobe_bus_messages_read_total", self.messages_in.get()),
+            Reading::of("strobe_bus_messages_written_total", self.messages_out.get()),
+            Reading::of("strobe_bus_messages_skipped_total", self.skipped.get()),
+            Reading::of("strobe_bus_commits_total", self.commits.get()),
+            Reading::of(
+                "strobe_bus_commits_unanswered_total",
+                self.commits_unanswered.get(),
+            ),
+            Reading::of("strobe_bus_commits_fenced_total", self.commits_fenced.get()),
+            Reading::of("strobe_bus_assignments_total", self.assignments.get()),
+            Reading::of("strobe_bus_assignments_lost_total", self.assignments_lost.get()),
+            Reading::of("strobe_bus_pauses_total", self.pauses.get()),
+            Reading::of("strobe_bus_window_bytes", self.window_bytes.get()),
+            Reading::of("strobe_bus_dead_letters_total", self.dead_letters.get()),
+            Reading::of(
+                "strobe_bus_dead_letter_samples_total",
+                self.dead_letter_samples.get(),
+            ),
+            Reading::of("strobe_bus_dead_letters_lost_total", self.dead_letters_lost.get()),
+        ]
+    }
 }

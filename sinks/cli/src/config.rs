@@ -26,6 +26,18 @@ pub struct Config {
     pub processor: ProcessorConfig,
     /// The sink.
     pub sink: SinkConfig,
+    /// Endpoints for metrics and health.
+    pub admin: Admins,
+}
+
+/// The section `[admin]`: where each role serves `/metrics`, `/-/healthy` and `/-/ready`; empty: nowhere.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admins {
+    /// The processor's, `127.0.0.1:9642` for example.
+    pub processor: String,
+    /// The sink's, `127.0.0.1:9643` for example.
+    pub sink: String,
 }
 
 /// The section `[clickhouse]`: one server, two users. Views and queries are the reader's, tables and rows the writer's.

@@ -31,6 +31,12 @@ pub enum CliError {
     /// The sink.
     #[error(transparent)]
     Sink(#[from] strobe_sink::SinkError),
+    /// An endpoint for metrics.
+    #[error(transparent)]
+    Telemetry(#[from] strobe_telemetry::TelemetryError),
+    /// A part is not well.
+    #[error("{0}")]
+    Unwell(String),
     /// An export.
     #[error(transparent)]
     Export(#[from] strobe_export::ExportError),
@@ -98,6 +104,7 @@ impl CliError {
                 strobe_processor::ProcessorError::NoSymbolStore
                 | strobe_processor::ProcessorError::ZeroLimit(_),
             )
+            | Self::Telemetry(strobe_telemetry::TelemetryError::Address { .. })
             | Self::Sink(strobe_sink::SinkError::Setting { .. }) => 78,
             Self::Explore(error) if error.is_transient() => 69,
             Self::Bus(strobe_bus::Error::Unreachable { .. }) => 69,

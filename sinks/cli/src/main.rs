@@ -40,6 +40,9 @@ struct Cli {
     /// ClickHouse's HTTP address.
     #[arg(long, global = true, env = "STROBE_CLICKHOUSE_URL", value_name = "URL")]
     clickhouse: Option<String>,
+    /// Where a service serves metrics and health, `127.0.0.1:9642` for example (else `admin` in the configuration).
+    #[arg(long, global = true, env = "STROBE_ADMIN", value_name = "ADDRESS")]
+    admin: Option<String>,
     /// Log level of the services: error, warn, info, debug, trace.
     #[arg(long, global = true, env = "STROBE_LOG", default_value = "info")]
     log_level: String,
@@ -68,8 +71,13 @@ enum Command {
     /// The tables of the store.
     #[command(subcommand)]
     Ddl(commands::ddl::Command),
+    /// The configuration: is it right?
+    #[command(subcommand)]
+    Config(commands::config::Command),
     /// What works on this host and what does not, and what to do about it.
     Doctor(commands::doctor::Args),
+    /// How a service on this host is: for health checks.
+    Health(commands::health::Args),
     /// Stack schemas as files: look them over, run their examples, import them.
     #[command(subcommand)]
     Stacks(commands::stacks::Command),
@@ -83,6 +91,9 @@ enum Command {
         /// Which shell.
         shell: clap_complete::Shell,
     },
+    /// Manual pages and completions into a folder: for packages.
+    #[command(hide = true)]
+    Generate(commands::generate::Args),
     /// The symbolizer's child process: started by the processor.
     #[command(hide = true)]
     SymbolWorker,
@@ -96,6 +107,10 @@ impl Cli {
         }
         if let Some(url) = &self.clickhouse {
             config.clickhouse.url.clone_from(url);
+        }
+        if let Some(admin) = &self.admin {
+            config.admin.processor.clone_from(admin);
+            config.admin.sink.clone_from(admin);
         }
         Ok(config)
     }
@@ -125,6 +140,9 @@ impl Cli {
             Command::Topics(command) => commands::topics::run(&config, &command),
             Command::Ddl(command) => commands::ddl::run(&config, &command),
             Command::Doctor(args) => commands::doctor::run(&config, &args),
+            Command::Health(args) => commands::health::run(&config, &args),
+            Command::Config(command) => commands::config::run(&config, &command),
+            Command::Generate(args) => commands::generate::run(Cli::command(), &args),
             Command::Stacks(command) => commands::stacks::run(&command),
             Command::Simulate(args) => commands::simulate::run(&args),
             Command::Run(command) => commands::run::run(config, &command),

@@ -368,6 +368,7 @@ impl Inbox<'_> {
 
     /// Reads what is there, after a wait of at most `wait` for the first message.
     fn read(&mut self, wait: Duration) -> Result<(), SinkError> {
+        self.telemetry.pulse.beat();
         let mut wait = wait;
         for _ in 0..MESSAGES_PER_LOOK {
             match self.consumer.poll(wait)? {

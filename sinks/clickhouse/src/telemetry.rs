@@ -1,6 +1,9 @@
 //! Every metric of the sink.
 
+use std::sync::Arc;
+
 use strobe_bus::telemetry::{Counter, Gauge};
+use strobe_telemetry::{Pulse, Reading};
 
 /// What the sink counts.
 #[derive(Debug, Default)]
@@ -48,4 +51,37 @@ pub struct SinkTelemetry {
     pub window_bytes: Gauge,
     /// Messages of our partitions that are not committed. Healthy: what a few seconds bring.
     pub lag_messages: Gauge,
+    /// Beats whenever messages are looked for, also while a range is stored.
+    pub pulse: Arc<Pulse>,
+}
+
+impl SinkTelemetry {
+    /// Returns all counters as the endpoint for metrics shows them.
+    pub fn readings(&self) -> Vec<Reading> {
+        let counters = [
+            ("strobe_sink_messages_total", &self.messages),
+            ("strobe_sink_batches_total", &self.batches),
+            ("strobe_sink_samples_total", &self.samples),
+            ("strobe_sink_run_events_total", &self.runs),
+            ("strobe_sink_repeats_total", &self.repeats),
+            ("strobe_sink_ranges_total", &self.ranges),
+            ("strobe_sink_ranges_taken_over_total", &self.taken_over),
+            ("strobe_sink_messages_missing_total", &self.taken_over_missing),
+            ("strobe_sink_inserts_total", &self.inserts),
+            ("strobe_sink_insert_retries_total", &self.insert_retries),
+            ("strobe_sink_ranges_rejected_total", &self.rejected_ranges),
+            ("strobe_bus_dead_letters_total", &self.dead_letters),
+            ("strobe_bus_dead_letter_samples_total", &self.dead_letter_samples),
+            ("strobe_bus_dead_letters_lost_total", &self.dead_letters_lost),
+            ("strobe_bus_commits_fenced_total", &self.commits_fenced),
+            ("strobe_bus_assignments_total", &self.assignments),
+            ("strobe_bus_assignments_lost_total", &self.assignments_lost),
+        ];
+        let mut readings: Vec<Reading> = counters
+            .map(|(name, counter)| Reading::of(name, counter.get()))
+            .into();
+        readings.push(Reading::of("strobe_sink_lag_messages", self.lag_messages.get()));
+        readings.push(Reading::of("strobe_sink_window_bytes", self.window_bytes.get()));
+        readings
+    }
 }

@@ -1,10 +1,13 @@
 //! One file per command.
 
+pub mod config;
 pub mod ddl;
 pub mod dlq;
 pub mod doctor;
 pub mod export;
 pub mod flamegraph;
+pub mod generate;
+pub mod health;
 pub mod query;
 pub mod run;
 pub mod simulate;

@@ -1,9 +1,24 @@
 //! `strobe run`: a service, until SIGTERM.
 
-use strobe_bus::Shutdown;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use strobe_bus::{BusSettings, Shutdown, admin};
+use strobe_explore::Explorer;
+use strobe_processor::ProcessorTelemetry;
+use strobe_sink::SinkTelemetry;
+use strobe_telemetry::{Admin, Health, Pulse, Reading, Source, supervise};
+
+use crate::commands::wait;
 use crate::config::Config;
-use crate::error::CliError;
+use crate::error::{CliError, with_causes};
+
+/// Longest time between two turns of a service's loop: each turns ten times a second, but it may wait for a drain of 10 s.
+const LONGEST_TURN: Duration = Duration::from_secs(60);
+/// How long an answer of the bus and the store is good for, so that probing costs them nothing.
+const READY_FOR: Duration = Duration::from_secs(10);
+/// How long the bus may take to answer: within what probes usually wait.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Which service.
 #[derive(clap::Subcommand)]
@@ -23,15 +38,87 @@ pub enum Command {
 /// [`CliError`].
 pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
     let bus = config.bus()?;
+    let shutdown = Shutdown::on_signals()?;
     match command {
         Command::Processor => {
-            let settings = config.processor.validate(bus)?;
-            Ok(strobe_processor::run(&settings, &Shutdown::on_signals()?)?)
+            let telemetry = Arc::new(ProcessorTelemetry::default());
+            let endpoint = Admin::parse("admin.processor", &config.admin.processor)?;
+            let settings = config.processor.validate(bus.clone())?;
+            let counts = Arc::clone(&telemetry);
+            let role = Role {
+                readings: Box::new(move || counts.readings()),
+                ready: Box::new(move || bus_answers(&bus)),
+                remembered: Mutex::default(),
+            };
+            start(role, "processor", &telemetry.drive.pulse, endpoint, &shutdown)?;
+            Ok(strobe_processor::run_with(&settings, &shutdown, &telemetry)?)
         }
         Command::Sink => {
-            let store = config.clickhouse.writer()?.client();
-            let settings = config.sink.validate(bus, store)?;
-            Ok(strobe_sink::run(&settings, &Shutdown::on_signals()?)?)
+            let telemetry = Arc::new(SinkTelemetry::default());
+            let endpoint = Admin::parse("admin.sink", &config.admin.sink)?;
+            let writer = config.clickhouse.writer()?;
+            let settings = config.sink.validate(bus.clone(), writer.client())?;
+            let counts = Arc::clone(&telemetry);
+            let role = Role {
+                readings: Box::new(move || counts.readings()),
+                ready: Box::new(move || {
+                    bus_answers(&bus)?;
+                    let asked = wait(async { Ok(Explorer::new(&writer).query("SELECT 1").await?) });
+                    asked.map(drop).map_err(|error| with_causes(&error))
+                }),
+                remembered: Mutex::default(),
+            };
+            start(role, "sink", &telemetry.pulse, endpoint, &shutdown)?;
+            Ok(strobe_sink::run_with(&settings, &shutdown, &telemetry)?)
+        }
+    }
+}
+
+fn bus_answers(bus: &BusSettings) -> Result<(), String> {
+    admin::answers(bus, PATIENCE).map_err(|error| with_causes(&error))
+}
+
+/// Starts what looks at a service from beside: the endpoint, and the word to the service manager.
+fn start(
+    role: Role,
+    name: &'static str,
+    pulse: &Arc<Pulse>,
+    endpoint: Option<Admin>,
+    shutdown: &Shutdown,
+) -> Result<(), CliError> {
+    let health = Health::default().with(name, LONGEST_TURN, Arc::clone(pulse));
+    if let Some(endpoint) = endpoint {
+        endpoint.serve(Arc::new(role), health.clone())?;
+    }
+    let token = shutdown.clone();
+    Ok(supervise(health, move || token.is_requested())?)
+}
+
+/// When somebody last asked whether the service is ready, and the answer.
+type Remembered = Option<(Instant, Result<(), String>)>;
+
+/// What the endpoint reads of a service.
+struct Role {
+    readings: Box<dyn Fn() -> Vec<Reading> + Send + Sync>,
+    ready: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    remembered: Mutex<Remembered>,
+}
+
+impl Source for Role {
+    fn readings(&self) -> Vec<Reading> {
+        (self.readings)()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        // Held while asking: who comes meanwhile gets the same answer, and asks nobody.
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*remembered {
+            Some((asked, answer)) if asked.elapsed() < READY_FOR => answer.clone(),
+            _ => {
+                let answer = (self.ready)();
+                *remembered = Some((Instant::now(), answer.clone()));
+                answer
+            }
         }
     }
 }

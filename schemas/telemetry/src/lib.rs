@@ -1,0 +1,26 @@
+//! What a process says of itself, to people, to Prometheus, to Kubernetes and to systemd.
+//!
+//! Each process has one small HTTP endpoint ([`Admin`]): `/metrics`, `/-/healthy` and `/-/ready`. It is off unless an address
+//! is configured, and loopback in every configuration that is shipped. [`METRICS`] is the one list of all metrics, each with
+//! its healthy value; what a process reads out is held against it.
+//!
+//! * *Healthy* means that every part of the process has moved lately ([`Pulse`]): if not, restarting it may help. The service
+//!   manager's watchdog is fed by the same answer ([`supervise`]).
+//! * *Ready* means that it can do its work now: the bus and the store answer. If not, restarting it would not help.
+//! * Nothing here waits for the process, and the process waits for nothing here: counters are read as they are.
+
+mod admin;
+mod error;
+mod list;
+mod probe;
+mod pulse;
+mod reading;
+mod supervise;
+
+pub use admin::Admin;
+pub use error::TelemetryError;
+pub use list::{Kind, METRICS, Metric};
+pub use probe::probe;
+pub use pulse::{Health, Pulse};
+pub use reading::{Reading, Source, exposition};
+pub use supervise::supervise;
