@@ -28,6 +28,8 @@ pub struct ProcessorConfig {
     pub symbol_binary_bytes: u64,
     /// Names remembered, in bytes.
     pub symbol_memo_bytes: usize,
+    /// Tags of stacks remembered, in bytes.
+    pub tag_memory_bytes: usize,
 }
 
 impl Default for ProcessorConfig {
@@ -41,6 +43,7 @@ impl Default for ProcessorConfig {
             symbol_memory_bytes: limits.memory_bytes,
             symbol_binary_bytes: limits.binary_bytes,
             symbol_memo_bytes: limits.memo_bytes,
+            tag_memory_bytes: crate::tag::MEMORY_BYTES,
         }
     }
 }
@@ -58,6 +61,8 @@ pub struct Settings {
     pub debug_folders: Vec<PathBuf>,
     /// Limits on symbolization.
     pub limits: Limits,
+    /// Memory for what is remembered of the tags of stacks; one batch may add to it before it is let go.
+    pub tag_memory_bytes: usize,
 }
 
 impl ProcessorConfig {
@@ -74,6 +79,7 @@ impl ProcessorConfig {
             ("symbol_memory_bytes", self.symbol_memory_bytes == 0),
             ("symbol_binary_bytes", self.symbol_binary_bytes == 0),
             ("symbol_memo_bytes", self.symbol_memo_bytes == 0),
+            ("tag_memory_bytes", self.tag_memory_bytes == 0),
         ];
         if let Some((name, _)) = zero.into_iter().find(|(_, zero)| *zero) {
             return Err(ProcessorError::ZeroLimit(name));
@@ -90,6 +96,7 @@ impl ProcessorConfig {
                 memo_bytes: self.symbol_memo_bytes,
                 ..Limits::default()
             },
+            tag_memory_bytes: self.tag_memory_bytes,
         })
     }
 }

@@ -15,6 +15,9 @@ pub enum ProcessorError {
     /// The symbolizer's child process, or the store as it sees it.
     #[error(transparent)]
     Symbols(#[from] strobe_symbols::SymbolsError),
+    /// The stack schemas on the bus.
+    #[error(transparent)]
+    Schemas(#[from] crate::schemas::SchemasError),
     /// The bus.
     #[error(transparent)]
     Bus(#[from] strobe_bus::Error),

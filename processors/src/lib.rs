@@ -12,10 +12,12 @@
 //! * No sample is lost for want of a name: a frame without one keeps its place and says why.
 //! * What cannot be processed goes to the dead-letter topic with its reason, and the partition goes on. Trouble of our own
 //!   (a store that does not answer) is not the message's fault: it is tried again.
+//! * Stack schemas change between two batches ([`schemas`]); one that cannot be put in force leaves those before in place.
 //! * No state but caches: any number of processors share the partitions.
 
 pub mod config;
 pub mod error;
+pub mod schemas;
 pub mod service;
 pub mod step;
 pub mod symbolize;

@@ -1,6 +1,6 @@
 //! The processor as a service: the step between two topics.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use strobe_bus::{
@@ -13,7 +13,9 @@ use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer, SymbolsEr
 
 use crate::config::Settings;
 use crate::error::ProcessorError;
+use crate::schemas::Schemas;
 use crate::step::{Made, StepError, step};
+use crate::tag::Tagger;
 use crate::telemetry::ProcessorTelemetry;
 
 /// The stage's name in logs and dead letters.
@@ -45,6 +47,9 @@ pub fn run_with(
     symbols.limits = settings.limits.clone();
     let mut stage = Stage {
         names: Symbolizer::new(symbols)?,
+        schemas: Schemas::follow(&bus, Arc::clone(&telemetry.schemas))?,
+        tagger: Tagger::idle(),
+        tag_memory_bytes: settings.tag_memory_bytes,
         topic: bus.topic(Topic::Samples).into(),
         telemetry,
         shutdown: shutdown.clone(),
@@ -68,6 +73,8 @@ pub fn run_with(
     tracing::info!(
         batches = telemetry.drive.messages_in.get(),
         dead_letters = telemetry.drive.dead_letters.get(),
+        schemas_switched = telemetry.schemas.switched.get(),
+        schemas_refused = telemetry.schemas.refused.get(),
         "processor stopped"
     );
     Ok(())
@@ -75,7 +82,10 @@ pub fn run_with(
 
 struct Stage<'a> {
     names: Symbolizer,
-    topic: std::sync::Arc<str>,
+    schemas: Schemas,
+    tagger: Tagger,
+    tag_memory_bytes: usize,
+    topic: Arc<str>,
     telemetry: &'a ProcessorTelemetry,
     shutdown: Shutdown,
     /// What ended the service: trouble that waiting does not heal.
@@ -88,11 +98,23 @@ impl Stage<'_> {
             Ok(meta) => meta,
             Err(error) => return put_aside(DeadReason::BadHeaders, "HeaderError", error.to_string()),
         };
+        // Between two batches: what is under way is tagged by one set of schemas.
+        if let Some(program) = self.schemas.changed() {
+            self.tagger = Tagger::new(program, self.tag_memory_bytes);
+        }
         let mut pause = RETRY_FIRST;
         loop {
-            match step(&meta, message.bytes(), &mut self.names, now_us()) {
+            match step(
+                &meta,
+                message.bytes(),
+                &mut self.names,
+                &mut self.tagger,
+                now_us(),
+            ) {
                 Ok(made) => {
                     let counts = &self.telemetry.step;
+                    counts.refused_values.set(self.tagger.refused_values());
+                    counts.tags_cut.set(self.tagger.cut());
                     counts.batches.add(1);
                     counts.samples.add(meta.samples);
                     counts.split.add(u64::from(made.len() > 1));

@@ -8,7 +8,7 @@ use strobe_event::{Part, RawBatch, SamplesBatch};
 use strobe_symbols::SymbolsError;
 
 use crate::symbolize::Names;
-use crate::tag::tag;
+use crate::tag::{Tagged, Tagger};
 use crate::weigh::{WeighError, Weighed, weigh};
 
 /// Why a batch goes to the dead letters, or must be tried again.
@@ -63,10 +63,13 @@ pub struct Made {
     pub value: Vec<u8>,
 }
 
+/// Microseconds of a day.
+const DAY_US: u64 = 86_400_000_000;
+
 /// Bytes of a framed message that are not the Avro value: see `codec::frame`.
 const FRAMING_BYTES: usize = 5;
 
-/// Names, tags and weighs the raw batch in `value`; `generation` numbers the names (unix microseconds).
+/// Names, tags and weighs the raw batch in `value`; `generation` numbers names and tags (unix microseconds).
 ///
 /// # Errors
 /// [`StepError`] says why not; see [`StepError::is_transient`] for what to do about it.
@@ -74,6 +77,7 @@ pub fn step(
     meta: &Meta,
     value: &[u8],
     names: &mut impl Names,
+    tagger: &mut Tagger,
     generation: u64,
 ) -> Result<Vec<Made>, StepError> {
     if value.len() > MESSAGE_BYTES_MAX {
@@ -92,7 +96,9 @@ pub fn step(
     }
     let Weighed { weights, of_sample } = weigh(&raw)?;
     let locations = names.locate(&raw)?;
-    let tags = tag(&raw, &locations);
+    // Days of our own clock, which go one way only: batches of two days may come mixed.
+    let day = (generation / DAY_US) as u32;
+    let Tagged { tags, sample_context } = tagger.tag(&raw, &locations, day);
     let batch = SamplesBatch {
         raw,
         generation,
@@ -100,6 +106,7 @@ pub fn step(
         tags,
         weights,
         sample_weight: of_sample,
+        sample_context,
     };
     send_off(meta, &batch)
 }
@@ -206,6 +213,7 @@ mod tests {
             &meta,
             &codec::encode_framed(&raw).unwrap(),
             &mut Numbers { padding: 0 },
+            &mut Tagger::idle(),
             42,
         )
         .unwrap();
@@ -229,6 +237,7 @@ mod tests {
             &meta,
             &codec::encode_framed(&raw).unwrap(),
             &mut Numbers { padding: 700 },
+            &mut Tagger::idle(),
             1,
         )
         .unwrap();
@@ -270,12 +279,12 @@ mod tests {
             (oversized.as_slice(), "oversized"),
             (&[][..], "empty"),
         ] {
-            let error = step(&meta, value, &mut Numbers { padding: 0 }, 1).unwrap_err();
+            let error = step(&meta, value, &mut Numbers { padding: 0 }, &mut Tagger::idle(), 1).unwrap_err();
             assert!(!error.is_transient(), "{what}: {error}");
         }
         let lies = Meta { samples: 11, ..meta };
         assert!(matches!(
-            step(&lies, &whole, &mut Numbers { padding: 0 }, 1),
+            step(&lies, &whole, &mut Numbers { padding: 0 }, &mut Tagger::idle(), 1),
             Err(StepError::WrongCount { said: 11, has: 10 })
         ));
     }

@@ -1,8 +1,8 @@
 //! Every metric of this crate beside those of `strobe_bus::telemetry::DriveTelemetry` and `strobe_symbols::Telemetry`.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use strobe_bus::telemetry::{Counter, DriveTelemetry};
+use strobe_bus::telemetry::{Counter, DriveTelemetry, Gauge};
 use strobe_event::Reason;
 use strobe_telemetry::Reading;
 
@@ -15,8 +15,24 @@ pub struct StepTelemetry {
     pub samples: Counter,
     /// Batches that outgrew the limit on messages and were split. Healthy: under 1 %.
     pub split: Counter,
+    /// Tags that became `other`, since their key had a thousand values already. Healthy: 0. More: a rule takes its values
+    /// from something that never repeats.
+    pub refused_values: Gauge,
+    /// Stacks that got their tags without marks, since their batch had over four million. Healthy: 0.
+    pub tags_cut: Gauge,
     /// Times that a batch was tried again because the symbol store or the child process had trouble. Healthy: 0.
     pub retries: Counter,
+}
+
+/// What is counted of stack schemas.
+#[derive(Debug, Default)]
+pub struct SchemaTelemetry {
+    /// Schemas in force, with those that others include. Healthy: as many as were applied.
+    pub in_force: Gauge,
+    /// Times that others came in force. Healthy: one per `strobe stacks apply`, and one per start.
+    pub switched: Counter,
+    /// Changes that were refused: the schemas of before stayed in force. Healthy: 0. More: the log says which and why.
+    pub refused: Counter,
 }
 
 /// What the processor counts altogether.
@@ -28,6 +44,8 @@ pub struct ProcessorTelemetry {
     pub step: StepTelemetry,
     /// Names, as they stood after the last batch.
     pub names: Mutex<strobe_symbols::Telemetry>,
+    /// Stack schemas, shared with the thread that follows them.
+    pub schemas: Arc<SchemaTelemetry>,
 }
 
 impl ProcessorTelemetry {
@@ -43,6 +61,11 @@ impl ProcessorTelemetry {
             Reading::of("strobe_processor_samples_total", step.samples.get()),
             Reading::of("strobe_processor_batches_split_total", step.split.get()),
             Reading::of("strobe_processor_retries_total", step.retries.get()),
+            Reading::of("strobe_processor_tag_values_refused", step.refused_values.get()),
+            Reading::of("strobe_processor_tags_cut", step.tags_cut.get()),
+            Reading::of("strobe_processor_schemas_in_force", self.schemas.in_force.get()),
+            Reading::of("strobe_processor_schemas_switched_total", self.schemas.switched.get()),
+            Reading::of("strobe_processor_schemas_refused_total", self.schemas.refused.get()),
             Reading::of("strobe_processor_frames_total", names.frames),
             Reading::of("strobe_processor_memo_hits_total", names.memo_hits),
             Reading::of("strobe_processor_memo_bytes", names.memo_bytes),

@@ -1,5 +1,5 @@
 -- One narrow row per sample, never rewritten. What its stack looks like, what that is called and how it is tagged
--- lies beside, in `stacks`, `frames` and `stack_tags`.
+-- lies beside, in `stacks`, `frames` and `tags`.
 --
 -- Order: minutes of a service, then host and CPU, so that what a run repeats (host, run, process, CPU) lies together
 -- however many hosts of the service ran at once. Sorted by time alone, the same rows took 12 % more.
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS samples /*ON CLUSTER*/
     epoch UUID CODEC(ZSTD(1)),
     sequence UInt64 CODEC(ZSTD(3)),
     part UInt32 CODEC(ZSTD(1)),
-    context UInt64 DEFAULT 0 CODEC(ZSTD(1)),
+    context UInt64 DEFAULT 0 CODEC(ZSTD(1)) COMMENT 'Key of the context that tags depend on, 0 where it is not known',
     -- The stored sequences of a spool without reading samples, and never apart from the rows.
     PROJECTION identities
     (

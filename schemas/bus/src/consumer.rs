@@ -202,7 +202,7 @@ impl Consumer {
         }
         let event = match self.base.poll(timeout) {
             Some(Ok(message)) => Event::Message(native::take(&message, &mut self.last_topic)),
-            Some(Err(error)) => trouble(error)?,
+            Some(Err(error)) => Trouble::of(error).map(|()| Event::Idle)?,
             None => Event::Idle,
         };
         // A poll that served a rebalance brings no message: rdkafka returns right after the callback.
@@ -320,6 +320,31 @@ impl Consumer {
             .map_err(Error::kafka("seeking"))
     }
 
+    /// Returns the first offset of a partition whose message is not older than `time_ms`, milliseconds since 1970; the end
+    /// of the partition where all are.
+    pub fn offset_at(&self, partition: &Partition, time_ms: i64) -> Result<i64, Error> {
+        let doing = "looking for an offset by time";
+        let mut list = TopicPartitionList::with_capacity(1);
+        list.add_partition_offset(
+            &partition.topic,
+            partition.partition,
+            Offset::Offset(time_ms.max(0)),
+        )
+        .map_err(Error::kafka(doing))?;
+        let found = self
+            .base
+            .offsets_for_times(list, ANSWER_WAIT)
+            .map_err(Error::kafka(doing))?;
+        if let Some(Offset::Offset(offset)) = found.elements().first().map(|found| found.offset()) {
+            return Ok(offset);
+        }
+        let (_, end) = self
+            .base
+            .fetch_watermarks(&partition.topic, partition.partition, ANSWER_WAIT)
+            .map_err(Error::kafka(doing))?;
+        Ok(end)
+    }
+
     /// Returns the partitions that are ours.
     pub fn assignment(&self) -> Result<Vec<Partition>, Error> {
         let list = self
@@ -393,36 +418,41 @@ fn list(partitions: &[Partition]) -> TopicPartitionList {
     list
 }
 
-/// Tells an error that polling will heal, which is logged, from one that it will not.
-fn trouble(error: KafkaError) -> Result<Event, Error> {
-    use RDKafkaErrorCode as Code;
-    let fatal = match &error {
-        KafkaError::MessageConsumptionFatal(_) => true,
-        other => matches!(
-            other.rdkafka_error_code(),
-            Some(
-                Code::TopicAuthorizationFailed
-                    | Code::GroupAuthorizationFailed
-                    | Code::ClusterAuthorizationFailed
-                    | Code::SaslAuthenticationFailed
-                    | Code::Authentication
-                    | Code::Fatal
-            )
-        ),
-    };
-    if fatal {
-        return Err(Error::Kafka {
-            doing: "reading",
-            source: error,
-        });
+/// Trouble while polling.
+pub(crate) struct Trouble;
+
+impl Trouble {
+    /// Tells an error that polling will heal, which is logged, from one that it will not.
+    pub(crate) fn of(error: KafkaError) -> Result<(), Error> {
+        use RDKafkaErrorCode as Code;
+        let fatal = match &error {
+            KafkaError::MessageConsumptionFatal(_) => true,
+            other => matches!(
+                other.rdkafka_error_code(),
+                Some(
+                    Code::TopicAuthorizationFailed
+                        | Code::GroupAuthorizationFailed
+                        | Code::ClusterAuthorizationFailed
+                        | Code::SaslAuthenticationFailed
+                        | Code::Authentication
+                        | Code::Fatal
+                )
+            ),
+        };
+        if fatal {
+            return Err(Error::Kafka {
+                doing: "reading",
+                source: error,
+            });
+        }
+        if let Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) = error.rdkafka_error_code() {
+            tracing::warn!(%error, "a topic is missing: `strobe topics apply` makes it; reading goes on when it is there");
+            return Ok(());
+        }
+        // That brokers are away is said by the client's log, now and then.
+        if !native::is_away(&error) {
+            tracing::warn!(%error, "reading goes on after an error");
+        }
+        Ok(())
     }
-    if let Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) = error.rdkafka_error_code() {
-        tracing::warn!(%error, "a topic is missing: `strobe topics apply` makes it; reading goes on when it is there");
-        return Ok(Event::Idle);
-    }
-    // That brokers are away is said by the client's log, now and then.
-    if !native::is_away(&error) {
-        tracing::warn!(%error, "reading goes on after an error");
-    }
-    Ok(Event::Idle)
 }

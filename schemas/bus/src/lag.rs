@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _, DefaultConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, DefaultConsumerContext};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use crate::consumer::{Lag, lags};
@@ -29,8 +29,8 @@ pub fn group_lag(
 }
 
 /// Returns the numbers of a topic's partitions.
-pub(crate) fn partition_numbers(
-    base: &BaseConsumer<DefaultConsumerContext>,
+pub(crate) fn partition_numbers<C: ConsumerContext>(
+    base: &BaseConsumer<C>,
     settings: &BusSettings,
     topic: &str,
     timeout: Duration,

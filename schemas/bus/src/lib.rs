@@ -17,6 +17,7 @@
 
 pub mod admin;
 mod bench;
+pub mod compacted;
 pub mod consumer;
 pub mod dead_letter;
 pub mod drive;
@@ -35,6 +36,7 @@ pub mod telemetry;
 pub mod topics;
 
 pub use admin::{TopicAction, TopicChange};
+pub use compacted::Compacted;
 pub use consumer::{CommitError, Consumer, Event};
 pub use dead_letter::{Complaint, DeadReason};
 pub use drive::{DriveSettings, StageResult, drive};

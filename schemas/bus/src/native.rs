@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::statistics::Statistics;
@@ -61,6 +62,10 @@ impl ClientContext for Logs {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        // Only who asks for the ends of partitions is told of them, and takes them from its poll.
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
+            return;
+        }
         if !is_away(&error) || self.may_say_away() {
             tracing::warn!(target: "librdkafka", %error, "{reason}");
         }
@@ -68,6 +73,8 @@ impl ClientContext for Logs {
 
     fn stats(&self, _: Statistics) {}
 }
+
+impl ConsumerContext for Logs {}
 
 /// Returns librdkafka's form of the headers, or none when there are none.
 pub(crate) fn to_native(headers: &Headers) -> Option<OwnedHeaders> {

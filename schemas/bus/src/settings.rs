@@ -450,6 +450,6 @@ mod tests {
         assert!(settings.specs(3).iter().all(|spec| spec.replication_factor == 3));
         let settings = read("replication_factor = 2").unwrap();
         assert!(settings.specs(5).iter().all(|spec| spec.replication_factor == 2));
-        assert_eq!(settings.specs(1).len(), 2 * Topic::ALL.len());
+        assert_eq!(settings.specs(1).len(), Topic::ALL.len() + Topic::STREAMS.len());
     }
 }

@@ -18,6 +18,7 @@ const _: () = assert!(MESSAGE_BYTES_MAX < TOPIC_BYTES_MAX && TOPIC_BYTES_MAX < D
 /// What follows a topic's name to make the name of its dead letters.
 pub const DEAD_LETTER_SUFFIX: &str = ".dlq";
 
+const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// A topic of the bus.
@@ -29,6 +30,8 @@ pub enum Topic {
     Samples,
     /// The life of each run, with its accounting, by host.
     Runs,
+    /// What people configure for the fleet, by name; compacted.
+    Config,
 }
 
 /// What happens to old messages of a topic.
@@ -73,20 +76,29 @@ impl TopicSpec {
     pub fn config(&self) -> Vec<(&'static str, String)> {
         // With three copies one may be away while `acks=all` still means two disks; with fewer, the leader alone.
         let in_sync = if self.replication_factor >= 3 { 2 } else { 1 };
-        vec![
+        let mut config = vec![
             ("cleanup.policy", self.cleanup.value().to_owned()),
             // What the producer compressed stays as it is: the broker spends no CPU on it.
             ("compression.type", "producer".to_owned()),
             ("max.message.bytes", self.message_bytes_max.to_string()),
             ("min.insync.replicas", in_sync.to_string()),
             ("retention.ms", self.retention.as_millis().to_string()),
-        ]
+        ];
+        if self.cleanup == Cleanup::Compact {
+            // Only closed segments are compacted, and every reader reads the topic from its start.
+            config.push(("segment.ms", HOUR.as_millis().to_string()));
+        }
+        config
     }
 }
 
 impl Topic {
     /// Every topic, in the order of the path.
-    pub const ALL: [Self; 3] = [Self::StacksRaw, Self::Samples, Self::Runs];
+    pub const ALL: [Self; 4] = [Self::StacksRaw, Self::Samples, Self::Runs, Self::Config];
+
+    /// Those whose messages are events, and each of them is processed: what cannot be goes to the dead letters. The others
+    /// are tables, of which the newest message of a key is true.
+    pub const STREAMS: [Self; 3] = [Self::StacksRaw, Self::Samples, Self::Runs];
 
     /// Returns the name without the prefix.
     pub fn stem(self) -> &'static str {
@@ -94,6 +106,7 @@ impl Topic {
             Self::StacksRaw => "stacks.raw",
             Self::Samples => "samples",
             Self::Runs => "runs",
+            Self::Config => "config",
         }
     }
 
@@ -106,19 +119,24 @@ impl Topic {
     fn retention(self) -> Duration {
         match self {
             Self::StacksRaw | Self::Samples => 3 * DAY,
-            Self::Runs => 7 * DAY,
+            Self::Runs | Self::Config => 7 * DAY,
         }
     }
 
-    /// Returns what it and its dead letters are made like.
-    pub fn specs(self, prefix: &str, partitions: i32, replication_factor: i32) -> [TopicSpec; 2] {
+    /// Returns what it and, where it is a stream, its dead letters are made like.
+    pub fn specs(self, prefix: &str, partitions: i32, replication_factor: i32) -> Vec<TopicSpec> {
+        let is_stream = Self::STREAMS.contains(&self);
         let live = TopicSpec {
             name: self.name(prefix),
             partitions,
             keyed: true,
             retention: self.retention(),
             message_bytes_max: TOPIC_BYTES_MAX,
-            cleanup: Cleanup::Delete,
+            cleanup: if is_stream {
+                Cleanup::Delete
+            } else {
+                Cleanup::Compact
+            },
             replication_factor,
         };
         let dead = TopicSpec {
@@ -131,7 +149,7 @@ impl Topic {
             message_bytes_max: DEAD_LETTER_BYTES_MAX,
             ..live.clone()
         };
-        [live, dead]
+        if is_stream { vec![live, dead] } else { vec![live] }
     }
 }
 
@@ -148,11 +166,39 @@ mod tests {
     #[test]
     fn names_are_those_of_the_map() {
         let names: Vec<_> = Topic::ALL.iter().map(|topic| topic.name("strobe.")).collect();
-        assert_eq!(names, ["strobe.stacks.raw", "strobe.samples", "strobe.runs"]);
-        let [live, dead] = Topic::Runs.specs("x.", 4, 3);
+        assert_eq!(
+            names,
+            [
+                "strobe.stacks.raw",
+                "strobe.samples",
+                "strobe.runs",
+                "strobe.config"
+            ]
+        );
+        let [live, dead] = &Topic::Runs.specs("x.", 4, 3)[..] else {
+            panic!("a stream has dead letters");
+        };
         assert_eq!((live.name.as_str(), dead.name.as_str()), ("x.runs", "x.runs.dlq"));
         assert_eq!((live.partitions, dead.partitions), (4, 1));
         assert!(live.config().contains(&("min.insync.replicas", "2".into())));
         assert!(dead.message_bytes_max > live.message_bytes_max);
+    }
+
+    /// Checks that tables are compacted and have no dead letters, and that streams are neither.
+    #[test]
+    fn tables_are_compacted() {
+        for topic in Topic::ALL {
+            let specs = topic.specs("x.", 4, 1);
+            let stream = Topic::STREAMS.contains(&topic);
+            assert_eq!(specs.len(), if stream { 2 } else { 1 });
+            let policy = (
+                "cleanup.policy",
+                if stream { "delete" } else { "compact" }.to_owned(),
+            );
+            assert!(
+                specs.iter().all(|spec| spec.config().contains(&policy)),
+                "{topic:?}"
+            );
+        }
     }
 }

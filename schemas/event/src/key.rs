@@ -3,7 +3,8 @@
 //! Both are XXH3 (seed 0). A frame's key covers, in this order: a tag byte; for a frame in a binary the kind of its
 //! identity, the identity's length as one byte and its bytes, and the address as 8 bytes little endian; for a frame
 //! that has only a name, the name's bytes; for an unknown one, its reason. A stack's key covers its end and the keys of
-//! its frames, root first, as 8 bytes little endian each.
+//! its frames, root first, as 8 bytes little endian each. A context's key covers its names and values, sorted, each with
+//! a zero byte behind it.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -21,6 +22,30 @@ impl StackKey {
     /// Returns the 64 bits that a sample holds.
     pub fn low(self) -> u64 {
         self.0 as u64
+    }
+}
+
+/// 64 bits that stand for a context: what samples hold. 0 stands for one without values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextKey(pub u64);
+
+impl ContextKey {
+    /// Returns the key of a context, given as names and values in whatever order.
+    pub fn of<'a>(values: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut values: Vec<(&str, &str)> = values.collect();
+        if values.is_empty() {
+            return Self(0);
+        }
+        values.sort_unstable();
+        let mut bytes = Vec::with_capacity(64);
+        for (name, value) in values {
+            for text in [name, value] {
+                bytes.extend_from_slice(text.as_bytes());
+                bytes.push(0);
+            }
+        }
+        // 0 is taken.
+        Self(xxh3_64(&bytes).max(1))
     }
 }
 

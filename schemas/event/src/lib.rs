@@ -15,6 +15,7 @@
 
 pub mod binary;
 pub mod codec;
+pub mod config;
 pub mod frame;
 pub mod identity;
 pub mod key;
@@ -27,13 +28,16 @@ pub mod stack;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod synthetic;
+pub mod tags;
 
 pub use binary::{Binary, BinaryKind, BuildId};
+pub use config::StackSchemaFile;
 pub use frame::{Frames, Reason};
 pub use identity::{Epoch, Identity, Part};
-pub use key::{FrameKey, StackKey};
+pub use key::{ContextKey, FrameKey, StackKey};
 pub use outcome::{DropCount, DropReason};
 pub use raw::{CpuCounts, Process, RawBatch, Samples, Threads};
 pub use run::{Cause, RunEvent, RunHead, RunId, RunState};
-pub use samples::{Locations, SamplesBatch, Tags, Weight};
+pub use samples::{Locations, SamplesBatch, Weight};
 pub use stack::{StackEnd, Stacks};
+pub use tags::{Context, FrameTag, Mark, MarkKind, Place, StackOutcome, Tags};

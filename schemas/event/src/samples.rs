@@ -2,6 +2,7 @@
 
 use crate::frame::Reason;
 use crate::raw::{Malformed, RawBatch};
+use crate::tags::Tags;
 
 /// What one sample stands for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,17 +33,6 @@ pub struct Locations {
     pub text: Vec<String>,
 }
 
-/// Tags of the batch's stacks: pairs of (stack, tag).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tags {
-    /// Index into the batch's stacks.
-    pub stack: Vec<u32>,
-    /// Index into `text`.
-    pub tag: Vec<u32>,
-    /// The distinct tags.
-    pub text: Vec<String>,
-}
-
 /// A batch whose frames are named and whose samples are weighted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplesBatch {
@@ -52,12 +42,14 @@ pub struct SamplesBatch {
     pub generation: u64,
     /// Names of its frames.
     pub locations: Locations,
-    /// Tags of its stacks.
+    /// Contexts of its samples, and tags and marks of its stacks.
     pub tags: Tags,
     /// Distinct weights.
     pub weights: Vec<Weight>,
     /// Weight of each sample: index into `weights`.
     pub sample_weight: Vec<u32>,
+    /// Context of each sample: index into the contexts of `tags`.
+    pub sample_context: Vec<u32>,
 }
 
 /// Bytes of names once every location has its own copy, as rows have: a name of a megabyte that each location points to
@@ -108,12 +100,13 @@ impl SamplesBatch {
         if !locations.count.iter().zip(&locations.reason).all(known) {
             return wrong("a frame has neither a name nor a reason, or both");
         }
-        let tags = &self.tags;
-        if tags.stack.len() != tags.tag.len()
-            || !below(&tags.stack, self.raw.stacks.len())
-            || !below(&tags.tag, tags.text.len())
+        if let Some(problem) = self.tags.problem(self.raw.stacks.len()) {
+            return wrong(problem);
+        }
+        if self.sample_context.len() != self.raw.samples.len()
+            || !below(&self.sample_context, self.tags.contexts.len())
         {
-            return wrong("a tag points outside of stacks or text");
+            return wrong("the contexts are not those of the batch's samples");
         }
         if self.sample_weight.len() != self.raw.samples.len()
             || !below(&self.sample_weight, self.weights.len())

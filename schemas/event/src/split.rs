@@ -1,11 +1,12 @@
 //! Splitting a batch that outgrew the limit on messages: into parts that are batches of their own.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::codec::{self, EncodeError};
 use crate::raw::{RawBatch, Samples, Threads};
-use crate::samples::{Locations, SamplesBatch, Tags};
-use crate::{Frames, Stacks};
+use crate::samples::{Locations, SamplesBatch};
+use crate::{Context, Frames, Stacks, Tags};
 
 /// Returns `batch`, which must have been validated, as `parts` batches: runs of its samples, in order, as equal in
 /// number as can be, each with only what it uses of the dictionaries.
@@ -121,13 +122,18 @@ fn cut(batch: &SamplesBatch, range: Range<usize>) -> SamplesBatch {
         .iter()
         .for_each(|&weight| weights.mark(weight));
     let weight_numbers = weights.renumbered();
+    let mut contexts = Used::none_of(batch.tags.contexts.len());
+    batch.sample_context[range.clone()]
+        .iter()
+        .for_each(|&context| contexts.mark(context));
     SamplesBatch {
         raw: cut_raw(from, range.clone(), &stacks, &frames),
         generation: batch.generation,
         locations: cut_locations(&batch.locations, &frames),
-        tags: cut_tags(&batch.tags, &stacks),
+        tags: cut_tags(batch, range.clone(), &stacks, &contexts),
         weights: weights.kept().map(|weight| batch.weights[weight]).collect(),
-        sample_weight: renumber(&batch.sample_weight[range], &weight_numbers),
+        sample_weight: renumber(&batch.sample_weight[range.clone()], &weight_numbers),
+        sample_context: renumber(&batch.sample_context[range], &contexts.renumbered()),
     }
 }
 
@@ -278,23 +284,63 @@ fn cut_locations(from: &Locations, frames: &Used) -> Locations {
     to
 }
 
-fn cut_tags(from: &Tags, stacks: &Used) -> Tags {
-    let pairs: Vec<(u32, u32)> = from
-        .stack
-        .iter()
-        .zip(&from.tag)
-        .filter(|&(&stack, _)| stacks.has(stack as usize))
-        .map(|(&stack, &tag)| (stack, tag))
+fn cut_tags(batch: &SamplesBatch, range: Range<usize>, stacks: &Used, contexts: &Used) -> Tags {
+    let from = &batch.tags;
+    let samples = batch.raw.samples.stack[range.clone()].iter();
+    let met: HashSet<(u32, u32)> = samples
+        .copied()
+        .zip(batch.sample_context[range].iter().copied())
         .collect();
+    let pairs: Vec<usize> = (0..from.stack.len())
+        .filter(|&pair| met.contains(&(from.stack[pair], from.context[pair])))
+        .collect();
+    let mut outcomes = Used::none_of(from.outcomes.len());
+    pairs.iter().for_each(|&pair| outcomes.mark(from.outcome[pair]));
+
     let mut text = Used::none_of(from.text.len());
-    pairs.iter().for_each(|&(_, tag)| text.mark(tag));
-    let (stack_numbers, text_numbers) = (stacks.renumbered(), text.renumbered());
+    from.schemas.iter().for_each(|&entry| text.mark(entry));
+    let of_contexts = contexts.kept().map(|at| &from.contexts[at]);
+    of_contexts
+        .flat_map(|context| context.names.iter().chain(&context.values))
+        .for_each(|&entry| text.mark(entry));
+    for outcome in outcomes.kept().map(|at| &from.outcomes[at]) {
+        outcome.tags.iter().for_each(|&tag| text.mark(tag));
+        outcome.frame_tags.iter().for_each(|tag| text.mark(tag.tag));
+        outcome.marks.iter().for_each(|mark| text.mark(mark.text));
+    }
+    let numbers = text.renumbered();
+    let new = |entry: u32| numbers[entry as usize];
+    let pick = |column: &[u32], numbers: &[u32]| -> Vec<u32> {
+        pairs.iter().map(|&pair| numbers[column[pair] as usize]).collect()
+    };
     Tags {
-        stack: pairs
-            .iter()
-            .map(|&(stack, _)| stack_numbers[stack as usize])
+        schemas: renumber(&from.schemas, &numbers),
+        contexts: contexts
+            .kept()
+            .map(|at| Context {
+                names: renumber(&from.contexts[at].names, &numbers),
+                values: renumber(&from.contexts[at].values, &numbers),
+            })
             .collect(),
-        tag: pairs.iter().map(|&(_, tag)| text_numbers[tag as usize]).collect(),
+        stack: pick(&from.stack, &stacks.renumbered()),
+        context: pick(&from.context, &contexts.renumbered()),
+        outcome: pick(&from.outcome, &outcomes.renumbered()),
+        outcomes: outcomes
+            .kept()
+            .map(|at| {
+                let mut outcome = from.outcomes[at].clone();
+                outcome.tags.iter_mut().for_each(|tag| *tag = new(*tag));
+                outcome
+                    .frame_tags
+                    .iter_mut()
+                    .for_each(|tag| tag.tag = new(tag.tag));
+                outcome
+                    .marks
+                    .iter_mut()
+                    .for_each(|mark| mark.text = new(mark.text));
+                outcome
+            })
+            .collect(),
         text: text.kept().map(|entry| from.text[entry].clone()).collect(),
     }
 }

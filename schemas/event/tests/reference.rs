@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strobe_event::codec::{self, Wire};
 use strobe_event::synthetic::{Shape, Workload};
-use strobe_event::{RawBatch, RunEvent, SamplesBatch};
+use strobe_event::{RawBatch, RunEvent, SamplesBatch, StackSchemaFile};
 
 fn schema(id: u32) -> Schema {
     Schema::parse_str(codec::schema_text(id).expect("a frozen schema")).expect("a schema that parses")
@@ -81,6 +81,12 @@ proptest! {
     fn run_events_are_theirs(event in generate::run_event()) {
         agrees::<RunEvent, mirror::RunEvent>(&event, &schema(codec::SCHEMA_ID_RUN_EVENT));
     }
+
+    /// Checks the same of stack schemas.
+    #[test]
+    fn stack_schemas_are_theirs(file in generate::stack_schema()) {
+        agrees::<StackSchemaFile, mirror::StackSchemaFile>(&file, &schema(codec::SCHEMA_ID_STACK_SCHEMA));
+    }
 }
 
 /// Checks the same of whole batches with the shape of recorded ones.
@@ -112,4 +118,63 @@ fn their_dynamic_reader_reads_ours() {
         .expect("their reader reads our bytes");
     let writer = GenericDatumWriter::builder(&schema).build().expect("writer");
     assert_eq!(writer.write_value_to_vec(value).expect("their bytes"), bytes);
+}
+
+/// Checks that a batch of the first schema is read as the reference writes it: the same samples, one context of which
+/// nothing is known, and the tags of each stack.
+#[test]
+fn batches_of_the_first_schema_are_read() {
+    use apache_avro::types::Value;
+    let shape = Shape {
+        samples: 200,
+        ..Shape::default()
+    };
+    let batch = Workload::new(shape, 8).samples_batch(0);
+    let reader_schema = schema(codec::SCHEMA_ID_SAMPLES_BATCH);
+    let bytes = codec::encode(&batch).expect("encodable");
+    let reader = GenericDatumReader::builder(&reader_schema)
+        .build()
+        .expect("reader");
+    let Value::Record(mut fields) = reader.read_value(&mut bytes.as_slice()).expect("readable") else {
+        panic!("no record");
+    };
+    fields.retain(|(name, _)| name != "sample_context");
+    let ints = |values: &[i32]| Value::Array(values.iter().map(|&value| Value::Int(value)).collect());
+    let texts = ["a=b", "c"].map(|text| Value::String(text.into())).to_vec();
+    for (name, value) in &mut fields {
+        if name == "tags" {
+            *value = Value::Record(vec![
+                ("stack".into(), ints(&[0, 0, 3])),
+                ("tag".into(), ints(&[1, 0, 1])),
+                ("text".into(), Value::Array(texts.clone())),
+            ]);
+        }
+    }
+    let first = schema(codec::SCHEMA_ID_SAMPLES_BATCH_1);
+    let writer = GenericDatumWriter::builder(&first).build().expect("writer");
+    let mut message = Vec::new();
+    codec::frame(codec::SCHEMA_ID_SAMPLES_BATCH_1, &mut message);
+    message.extend(
+        writer
+            .write_value_to_vec(Value::Record(fields))
+            .expect("their bytes"),
+    );
+    let read: SamplesBatch = codec::decode_framed(&message).expect("the first schema is read");
+    assert_eq!(read.validate(), Ok(()));
+    assert_eq!((&read.raw, &read.locations), (&batch.raw, &batch.locations));
+    assert_eq!(read.sample_context, vec![0; 200]);
+    assert_eq!(read.tags.values(0).count(), 0);
+    let spelled: Vec<(u32, Vec<&str>)> = (0..read.tags.stack.len())
+        .map(|pair| {
+            let outcome = &read.tags.outcomes[read.tags.outcome[pair] as usize];
+            let tags = outcome.tags.iter().map(|&tag| read.tags.text(tag)).collect();
+            (read.tags.stack[pair], tags)
+        })
+        .collect();
+    assert_eq!(spelled, [(0, vec!["c", "a=b"]), (3, vec!["c"])]);
+    message.push(0);
+    assert!(
+        codec::decode_framed::<SamplesBatch>(&message).is_err(),
+        "a byte too many"
+    );
 }

@@ -23,7 +23,38 @@ struct Spelled {
     weight: (f64, f64),
     frames: Vec<String>,
     end: u8,
+    context: Vec<(String, String)>,
     tags: Vec<String>,
+}
+
+/// Returns what the batch says of a stack in a context, spelled out.
+fn said(batch: &SamplesBatch, stack: u32, context: u32) -> Vec<String> {
+    let tags = &batch.tags;
+    let of_pair =
+        (0..tags.stack.len()).filter(|&pair| (tags.stack[pair], tags.context[pair]) == (stack, context));
+    of_pair
+        .flat_map(|pair| {
+            let outcome = &tags.outcomes[tags.outcome[pair] as usize];
+            let stack = outcome.tags.iter().map(|&tag| format!("tag {}", tags.text(tag)));
+            let frames = outcome
+                .frame_tags
+                .iter()
+                .map(|tag| format!("{:?} tag {}", tag.place, tags.text(tag.tag)));
+            let marks = outcome
+                .marks
+                .iter()
+                .map(|mark| format!("{:?} {} {}", mark.place, mark.kind, tags.text(mark.text)));
+            let schemas = tags
+                .schemas
+                .iter()
+                .map(|&schema| format!("by {}", tags.text(schema)));
+            stack
+                .chain(frames)
+                .chain(marks)
+                .chain(schemas)
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 fn spelled(batch: &SamplesBatch) -> Vec<Spelled> {
@@ -57,22 +88,12 @@ fn spelled(batch: &SamplesBatch) -> Vec<Spelled> {
         .collect();
     let mut stacks = Vec::new();
     raw.stacks.for_each(|index, stack, end| {
-        let tags = batch
-            .tags
-            .stack
-            .iter()
-            .zip(&batch.tags.tag)
-            .filter(|pair| *pair.0 as usize == index);
-        let tags: Vec<String> = tags
-            .map(|(_, &tag)| batch.tags.text[tag as usize].clone())
-            .collect();
         stacks.push((
             stack
                 .iter()
                 .map(|&frame| frames[frame as usize].clone())
                 .collect::<Vec<_>>(),
             end,
-            tags,
         ));
     });
     let mut time_us = raw.start_us;
@@ -91,7 +112,13 @@ fn spelled(batch: &SamplesBatch) -> Vec<Spelled> {
             let (tid, name) = (raw.threads.tid[thread], string(raw.threads.name[thread]));
             let ids = (process.pid, process.start_ns, process.exec);
             let weight = batch.weights[batch.sample_weight[sample] as usize];
-            let (frames, end, tags) = stacks[raw.samples.stack[sample] as usize].clone();
+            let (frames, end) = stacks[raw.samples.stack[sample] as usize].clone();
+            let context = batch.sample_context[sample];
+            let values = batch.tags.values(context as usize);
+            let context_of: Vec<(String, String)> = values
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect();
+            let tags = said(batch, raw.samples.stack[sample], context);
             Spelled {
                 time_us,
                 thread: format!("{ids:?} {texts:?} {tid} {name}"),
@@ -100,6 +127,7 @@ fn spelled(batch: &SamplesBatch) -> Vec<Spelled> {
                 weight: (weight.run, weight.fleet),
                 frames,
                 end,
+                context: context_of,
                 tags,
             }
         })
@@ -208,10 +236,27 @@ fn parts_carry_only_what_they_use() {
             uses(&texts, part.locations.text.len()),
             "a name that no frame has"
         );
+        let tags = &part.tags;
         assert!(
-            uses(&part.tags.tag, part.tags.text.len()),
-            "a tag that no stack has"
+            uses(&tags.outcome, tags.outcomes.len()),
+            "an outcome that no stack has"
         );
+        assert!(
+            uses(&part.sample_context, tags.contexts.len()),
+            "a context that no sample has"
+        );
+        let mut texts = tags.schemas.clone();
+        texts.extend(
+            tags.contexts
+                .iter()
+                .flat_map(|context| context.names.iter().chain(&context.values)),
+        );
+        for outcome in &tags.outcomes {
+            texts.extend(&outcome.tags);
+            texts.extend(outcome.frame_tags.iter().map(|tag| tag.tag));
+            texts.extend(outcome.marks.iter().map(|mark| mark.text));
+        }
+        assert!(uses(&texts, tags.text.len()), "a text that nothing names");
         assert!(
             uses(&part.sample_weight, part.weights.len()),
             "a weight that no sample has"

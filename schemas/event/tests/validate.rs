@@ -136,7 +136,10 @@ fn names_tags_and_weights_that_do_not_fit_are_refused() {
     let columns = "the columns of names do not add up";
     let text = "a name points outside of its text";
     let both = "a frame has neither a name nor a reason, or both";
-    let tag = "a tag points outside of stacks or text";
+    let pair = "a tag points outside of stacks, contexts or outcomes";
+    let entry = "a tag or mark points outside of its text, or is not known";
+    let whole = "a context or schema is not whole";
+    let contexts = "the contexts are not those of the batch's samples";
     let weights = "the weights are not those of the batch's samples";
     let number = "a weight is not a positive number";
     let changes: Vec<Change> = vec![
@@ -165,10 +168,33 @@ fn names_tags_and_weights_that_do_not_fit_are_refused() {
                 .filter(|r| **r > 0)
                 .for_each(|reason| *reason = 99)
         }),
-        (tag, |b| b.tags.stack.push(0)),
-        (tag, |b| b.tags.tag.push(0)),
-        (tag, |b| b.tags.stack[0] = b.raw.stacks.len() as u32),
-        (tag, |b| b.tags.tag[0] = b.tags.text.len() as u32),
+        (pair, |b| b.tags.stack.push(0)),
+        (pair, |b| b.tags.context.push(0)),
+        (pair, |b| b.tags.outcome.push(0)),
+        (pair, |b| b.tags.stack[0] = b.raw.stacks.len() as u32),
+        (pair, |b| b.tags.context[0] = b.tags.contexts.len() as u32),
+        (pair, |b| b.tags.outcome[0] = b.tags.outcomes.len() as u32),
+        (entry, |b| b.tags.outcomes[1].tags[0] = b.tags.text.len() as u32),
+        (entry, |b| b.tags.outcomes[1].frame_tags[0].tag = OUTSIDE),
+        (entry, |b| b.tags.outcomes[1].marks[0].text = OUTSIDE),
+        (entry, |b| b.tags.outcomes[1].marks[0].kind = 0),
+        (entry, |b| b.tags.outcomes[1].marks[0].kind = 5),
+        (whole, |b| b.tags.schemas[0] = OUTSIDE),
+        (whole, |b| b.tags.contexts[0].names.push(0)),
+        (whole, |b| b.tags.contexts[0].values[0] = OUTSIDE),
+        (whole, |b| b.tags.contexts.clear()),
+        (whole, |b| {
+            b.tags.text.push(String::new());
+            b.tags.contexts[0].values[0] = b.tags.text.len() as u32 - 1;
+        }),
+        ("the tags and marks unfold to more than 4,194,304", |b| {
+            // Entries that travel once, and that every stack would have a copy of.
+            let mark = b.tags.outcomes[1].marks[0];
+            let pairs = b.tags.outcome.iter().filter(|&&outcome| outcome == 1).count();
+            b.tags.outcomes[1].marks = vec![mark; (4 << 20) / pairs + 1];
+        }),
+        (contexts, |b| b.sample_context.push(0)),
+        (contexts, |b| b.sample_context[0] = b.tags.contexts.len() as u32),
         (weights, |b| b.sample_weight.push(0)),
         (weights, |b| b.sample_weight[0] = b.weights.len() as u32),
         (number, |b| b.weights[0].run = 0.0),

@@ -51,7 +51,7 @@ const fn gauge(name: &'static str, label: &'static str, help: &'static str, heal
 
 /// Every metric, by process and then in the order of a sample's path.
 #[rustfmt::skip]
-pub const METRICS: [Metric; 59] = [
+pub const METRICS: [Metric; 64] = [
     gauge("strobe_build_info", "version", "1, for the version that runs", "one version per role, but during a roll-out"),
     gauge("strobe_heartbeat_age_seconds", "part", "Time since a part of the process last moved", "under 1; above 30 the watchdog restarts the process"),
 
@@ -92,6 +92,11 @@ pub const METRICS: [Metric; 59] = [
     counter("strobe_processor_samples_total", "", "Samples in them", "follows what agents send"),
     counter("strobe_processor_batches_split_total", "", "Batches that outgrew the limit on messages and were split", "under 1 % of the batches"),
     counter("strobe_processor_retries_total", "", "Times that a batch was tried again for trouble with the symbol store", "0"),
+    gauge("strobe_processor_tag_values_refused", "", "Tags that became `other`, since their key had a thousand values", "0; more: a rule takes values that never repeat"),
+    gauge("strobe_processor_tags_cut", "", "Stacks that got tags without marks, since their batch had too many", "0"),
+    gauge("strobe_processor_schemas_in_force", "", "Stack schemas in force, with those that others include", "as many as were applied"),
+    counter("strobe_processor_schemas_switched_total", "", "Times that others came in force", "one per `strobe stacks apply`, and one per start"),
+    counter("strobe_processor_schemas_refused_total", "", "Changes that were refused, so that those before stayed in force", "0; more: the log says which and why"),
     counter("strobe_processor_frames_total", "", "Frames that names were asked for", "follows the batches"),
     counter("strobe_processor_frames_unknown_total", "reason", "Frames that stayed addresses, by reason", "under 2 % of the frames; missing_binary: agents cannot upload, or have not yet"),
     counter("strobe_processor_memo_hits_total", "", "Frames whose name was remembered", "above 95 % of the frames once a service is warm"),

@@ -21,7 +21,7 @@ use crate::tables::Table;
 pub const STAGE: &str = "sink";
 
 /// Version of what a range is turned into: part of every token. It changes when the same messages would give other rows.
-const ROWS_VERSION: u32 = 1;
+const ROWS_VERSION: u32 = 2;
 
 /// Clocks of hosts may be ahead by this much; more is no time of ours.
 const AHEAD_MAX: Duration = Duration::from_secs(600);

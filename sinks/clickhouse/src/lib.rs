@@ -20,6 +20,7 @@ pub mod lane;
 pub mod native;
 pub mod pending;
 pub mod protocol;
+pub mod retag;
 pub mod rows;
 pub mod service;
 pub mod settings;
@@ -29,6 +30,8 @@ pub mod telemetry;
 pub mod written;
 
 pub use error::SinkError;
+pub use retag::write_tags;
+pub use rows::{TagRow, TagRows};
 pub use service::{run, run_with};
 pub use settings::{Settings, SinkConfig};
 pub use telemetry::SinkTelemetry;

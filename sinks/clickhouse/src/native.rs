@@ -43,6 +43,32 @@ impl Block {
         self.bytes.extend_from_slice(&maps.values);
     }
 
+    /// Appends a column of lists of few distinct texts.
+    pub fn text_lists(&mut self, name: &str, lists: &TextLists) {
+        self.head(name, "Array(LowCardinality(String))");
+        let texts = &lists.texts;
+        // An array's lengths stand between the dictionary's version and the dictionary.
+        self.bytes.extend_from_slice(&1_u64.to_le_bytes());
+        self.bytes.extend_from_slice(&lists.ends);
+        if texts.rows.is_empty() {
+            return;
+        }
+        let rows = texts.rows.iter().copied();
+        match self.entries(texts.count(), texts.bytes(), rows.len()) {
+            1 => put(&mut self.bytes, rows.map(|row| [row as u8])),
+            2 => put(&mut self.bytes, rows.map(|row| (row as u16).to_le_bytes())),
+            _ => put(&mut self.bytes, rows.map(u32::to_le_bytes)),
+        }
+    }
+
+    /// Appends a column from text to text.
+    pub fn text_maps(&mut self, name: &str, maps: &TextMaps) {
+        self.head(name, "Map(String, String)");
+        self.bytes.extend_from_slice(&maps.ends);
+        self.bytes.extend_from_slice(&maps.keys);
+        self.bytes.extend_from_slice(&maps.values);
+    }
+
     /// Appends a column of values of one size.
     pub fn fixed<const N: usize>(
         &mut self,
@@ -103,12 +129,17 @@ impl Block {
 
     /// Writes what stands before the numbers of a LowCardinality column; returns the bytes that each of them takes.
     fn dictionary(&mut self, count: usize, keys: &[u8], rows: usize) -> usize {
+        self.bytes.extend_from_slice(&1_u64.to_le_bytes());
+        self.entries(count, keys, rows)
+    }
+
+    fn entries(&mut self, count: usize, keys: &[u8], rows: usize) -> usize {
         let width: u64 = match count {
             0..=0x100 => 0,
             0x101..=0x1_0000 => 1,
             _ => 2,
         };
-        for number in [1, OWN_DICTIONARY | width, count as u64] {
+        for number in [OWN_DICTIONARY | width, count as u64] {
             self.bytes.extend_from_slice(&number.to_le_bytes());
         }
         self.bytes.extend_from_slice(keys);
@@ -209,6 +240,47 @@ impl Lists {
     /// Ends a list to which `added` values were appended.
     pub fn end(&mut self, added: usize) {
         self.count += added as u64;
+        self.ends.extend_from_slice(&self.count.to_le_bytes());
+    }
+}
+
+/// A column of lists of few distinct texts under way.
+#[derive(Default)]
+pub struct TextLists {
+    ends: Vec<u8>,
+    count: u64,
+    texts: Texts,
+}
+
+impl TextLists {
+    /// Appends the list of one row.
+    pub fn push<'a>(&mut self, list: impl Iterator<Item = &'a str>) {
+        for text in list {
+            self.count += 1;
+            let number = self.texts.number(text);
+            self.texts.rows.push(number);
+        }
+        self.ends.extend_from_slice(&self.count.to_le_bytes());
+    }
+}
+
+/// A column from text to text under way.
+#[derive(Default)]
+pub struct TextMaps {
+    ends: Vec<u8>,
+    count: u64,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl TextMaps {
+    /// Appends the map of one row.
+    pub fn push<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>) {
+        for (key, value) in entries {
+            self.count += 1;
+            text(&mut self.keys, key);
+            text(&mut self.values, value);
+        }
         self.ends.extend_from_slice(&self.count.to_le_bytes());
     }
 }

@@ -114,7 +114,7 @@ fn after_insert(table: Table) -> &'static str {
     match table {
         Table::Frames => "sink.after_insert.frames",
         Table::Stacks => "sink.after_insert.stacks",
-        Table::StackTags => "sink.after_insert.stack_tags",
+        Table::Tags => "sink.after_insert.tags",
         Table::TotalsHourly => "sink.after_insert.totals_hourly",
         Table::Batches => "sink.after_insert.batches",
         Table::Samples => "sink.after_insert.samples",

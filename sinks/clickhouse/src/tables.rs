@@ -9,8 +9,8 @@ pub enum Table {
     Frames,
     /// What stacks are.
     Stacks,
-    /// Tags of stacks.
-    StackTags,
+    /// Tags and marks of stacks in contexts.
+    Tags,
     /// Sums per hour.
     TotalsHourly,
     /// One row per batch.
@@ -43,11 +43,22 @@ const STACKS: [Column; 5] = [
     ("end", "Int8"),
     ("day", "Date"),
 ];
-const STACK_TAGS: [Column; 5] = [
+const TAGS: [Column; 16] = [
     ("stack", "UInt64"),
     ("context", "UInt64"),
     ("generation", "UInt64"),
-    ("tags", "Array(String)"),
+    ("service", "LowCardinality(String)"),
+    ("profiler", "LowCardinality(String)"),
+    ("labels", "Map(String, String)"),
+    ("tags", "Array(LowCardinality(String))"),
+    ("frame_tags.frame", "Array(UInt16)"),
+    ("frame_tags.inline", "Array(UInt16)"),
+    ("frame_tags.tag", "Array(LowCardinality(String))"),
+    ("marks.frame", "Array(UInt16)"),
+    ("marks.inline", "Array(UInt16)"),
+    ("marks.kind", "Array(Int8)"),
+    ("marks.text", "Array(LowCardinality(String))"),
+    ("schemas", "Array(LowCardinality(String))"),
     ("day", "Date"),
 ];
 const TOTALS_HOURLY: [Column; 7] = [
@@ -78,7 +89,7 @@ const BATCHES: [Column; 16] = [
     ("drops", "Map(String, UInt64)"),
 ];
 // Each value of few distinct ones is sent once per block, whatever the table keeps them as.
-const SAMPLES: [Column; 18] = [
+const SAMPLES: [Column; 19] = [
     ("service", "LowCardinality(String)"),
     ("profiler", "LowCardinality(String)"),
     ("time", "DateTime64(6)"),
@@ -97,6 +108,7 @@ const SAMPLES: [Column; 18] = [
     ("epoch", "LowCardinality(UUID)"),
     ("sequence", "LowCardinality(UInt64)"),
     ("part", "LowCardinality(UInt32)"),
+    ("context", "LowCardinality(UInt64)"),
 ];
 const RUNS: [Column; 19] = [
     ("run", "UUID"),
@@ -125,7 +137,7 @@ impl Table {
     pub const ALL: [Self; 7] = [
         Self::Frames,
         Self::Stacks,
-        Self::StackTags,
+        Self::Tags,
         Self::TotalsHourly,
         Self::Batches,
         Self::Samples,
@@ -137,7 +149,7 @@ impl Table {
         match self {
             Self::Frames => "frames",
             Self::Stacks => "stacks",
-            Self::StackTags => "stack_tags",
+            Self::Tags => "tags",
             Self::TotalsHourly => "totals_hourly",
             Self::Batches => "batches",
             Self::Samples => "samples",
@@ -150,7 +162,7 @@ impl Table {
         match self {
             Self::Frames => &FRAMES,
             Self::Stacks => &STACKS,
-            Self::StackTags => &STACK_TAGS,
+            Self::Tags => &TAGS,
             Self::TotalsHourly => &TOTALS_HOURLY,
             Self::Batches => &BATCHES,
             Self::Samples => &SAMPLES,
@@ -160,7 +172,11 @@ impl Table {
 
     /// Returns the statement that inserts a block.
     pub fn insert_sql(self) -> String {
-        let columns: Vec<&str> = self.columns().iter().map(|&(name, _)| name).collect();
+        let columns: Vec<String> = self
+            .columns()
+            .iter()
+            .map(|(name, _)| format!("`{name}`"))
+            .collect();
         format!(
             "INSERT INTO `{}` ({}) FORMAT Native",
             self.name(),
@@ -192,6 +208,9 @@ impl Table {
 fn plain(kind: &str) -> String {
     if kind.starts_with("Enum8(") {
         return "Int8".into();
+    }
+    if kind.starts_with("Array(Enum8(") {
+        return "Array(Int8)".into();
     }
     let mut out = kind.replace(", 'UTC'", "").replace("('UTC')", "");
     while let Some(start) = out.find("LowCardinality(") {
@@ -233,6 +252,7 @@ mod tests {
             ("LowCardinality(UInt64)", "UInt64"),
             ("Map(LowCardinality(String), UInt64)", "Map(String, UInt64)"),
             ("Array(LowCardinality(String))", "Array(String)"),
+            ("Array(Enum8('hidden' = 1))", "Array(Int8)"),
             ("DateTime64(6, 'UTC')", "DateTime64(6)"),
             ("DateTime('UTC')", "DateTime"),
         ] {

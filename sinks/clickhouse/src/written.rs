@@ -1,4 +1,4 @@
-//! Which rows of `frames`, `stacks` and `stack_tags` this process has written already.
+//! Which rows of `frames`, `stacks` and `tags` this process has written already.
 //!
 //! Such a row is written again once per day of use, and when its content changed. Nothing is wrong with writing one too
 //! often, so that forgetting is harmless: two generations, the older of which goes when the younger is full.
@@ -22,11 +22,6 @@ impl Written {
     /// Returns the hash of the content that was written last, if it is remembered.
     pub fn content(&self, row: &RowKey) -> Option<u64> {
         self.young.get(row).or_else(|| self.old.get(row)).copied()
-    }
-
-    /// Returns whether nothing is remembered.
-    pub fn is_empty(&self) -> bool {
-        self.young.is_empty() && self.old.is_empty()
     }
 
     /// Notes that rows are stored.

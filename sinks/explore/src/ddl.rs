@@ -4,17 +4,18 @@
 
 use crate::{ClickHouse, Error};
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     include_str!("../../../infra/clickhouse/ddl/0001_samples.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks_end.sql"),
     include_str!("../../../infra/clickhouse/ddl/0003_frames.sql"),
-    include_str!("../../../infra/clickhouse/ddl/0004_stack_tags.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0004_tags.sql"),
     include_str!("../../../infra/clickhouse/ddl/0005_totals_hourly.sql"),
     include_str!("../../../infra/clickhouse/ddl/0006_batches.sql"),
     include_str!("../../../infra/clickhouse/ddl/0007_runs.sql"),
     include_str!("../../../infra/clickhouse/ddl/0008_stack_locations.sql"),
     include_str!("../../../infra/clickhouse/ddl/0009_sample_frames.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0012_tagged_samples.sql"),
 ];
 
 /// Returns the statements in their order: one per file.
@@ -77,7 +78,7 @@ pub async fn apply(settings: &ClickHouse) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strobe_event::{Reason, StackEnd};
+    use strobe_event::{MarkKind, Reason, StackEnd};
 
     /// Checks that each file is one statement that may be repeated, so that it can be sent as it is.
     #[test]
@@ -129,15 +130,21 @@ mod tests {
         assert!(replicated("a; DROP TABLE samples").is_err());
     }
 
-    /// Checks that SQL and Rust call ends and reasons by the same names and texts.
+    /// Checks that SQL and Rust call ends, marks and reasons by the same names and texts.
     #[test]
-    fn sql_names_ends_and_reasons_as_rust_does() {
+    fn sql_names_ends_marks_and_reasons_as_rust_does() {
         let of = |part: &str| {
             FILES
                 .into_iter()
                 .filter(|text| text.contains(part))
                 .collect::<Vec<_>>()
         };
+        for kind in MarkKind::ALL {
+            assert!(
+                of("CREATE TABLE IF NOT EXISTS tags")[0].contains(&format!("'{}' = {}", kind.name(), kind as u8)),
+                "{kind:?}"
+            );
+        }
         let ends = of("end Enum8");
         assert_eq!(
             ends.len(),

@@ -145,6 +145,31 @@ impl<'b> Reader<'b> {
         self.bounded(field, u32::from(u8::MAX)).map(|code| code as u8)
     }
 
+    /// Reads a number of 16 bits.
+    #[inline(always)]
+    pub(super) fn short(&mut self, field: &'static str) -> Result<u16, DecodeError> {
+        // Bounded by 65,535, so that it fits.
+        self.bounded(field, u32::from(u16::MAX))
+            .map(|number| number as u16)
+    }
+
+    /// Reads a `boolean`.
+    pub(super) fn flag(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        let start = self.at;
+        match self.take(field, 1)? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            other => Err(self.fault(
+                field,
+                start,
+                Fault::OutOfRange {
+                    value: other.iter().copied().map(i64::from).sum(),
+                    limit: 1,
+                },
+            )),
+        }
+    }
+
     /// Reads a `double`.
     pub(super) fn double(&mut self, field: &'static str) -> Result<f64, DecodeError> {
         self.fixed(field).map(f64::from_le_bytes)

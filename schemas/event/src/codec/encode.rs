@@ -44,6 +44,11 @@ impl<'o> Writer<'o> {
         self.long(u64::from(code));
     }
 
+    /// Appends a `boolean`.
+    pub(super) fn flag(&mut self, flag: bool) {
+        self.out.push(flag.into());
+    }
+
     /// Appends a `double`.
     pub(super) fn double(&mut self, value: f64) {
         self.out.extend_from_slice(&value.to_le_bytes());

@@ -1,6 +1,6 @@
 //! The wire: batches and run events as Avro, by a hand-written codec that is byte-equal to `apache-avro`'s.
 //!
-//! The frozen schemas stand in `schemas/avro/`, one file per topic; their fields are in the order of the structs'.
+//! The frozen schemas stand in `schemas/avro/`, the newest of each topic without a number; their fields are in the order of the structs'.
 //! Numbers of 32 bits travel as `int` and must be below 2³¹; codes of 8 bits travel as `int`, so that an unknown
 //! code survives a reader that does not know it; numbers of 64 bits travel as `long`, bit for bit.
 //!
@@ -8,6 +8,7 @@
 //! before anything is allocated or looped over, so that a message costs at most [`ALLOCATED_PER_BYTE_MAX`] bytes
 //! of memory per byte. It proves the form alone; [`crate::RawBatch::validate`] proves that the parts fit together.
 
+mod config;
 mod decode;
 mod encode;
 mod error;
@@ -15,17 +16,23 @@ mod raw;
 mod run;
 mod samples;
 
-use crate::{RawBatch, RunEvent, SamplesBatch};
+use crate::{RawBatch, RunEvent, SamplesBatch, StackSchemaFile};
 pub use error::{DecodeError, EncodeError, Fault};
 
 /// Fixed id of the schema of `strobe.stacks.raw`.
 pub const SCHEMA_ID_RAW_BATCH: u32 = 1;
 
+/// Fixed id of the first schema of `strobe.samples`, which knows no contexts and no marks. It is read, and written no more.
+pub const SCHEMA_ID_SAMPLES_BATCH_1: u32 = 2;
+
 /// Fixed id of the schema of `strobe.samples`.
-pub const SCHEMA_ID_SAMPLES_BATCH: u32 = 2;
+pub const SCHEMA_ID_SAMPLES_BATCH: u32 = 8;
 
 /// Fixed id of the schema of `strobe.runs`.
 pub const SCHEMA_ID_RUN_EVENT: u32 = 3;
+
+/// Fixed id of the schema of stack schemas on `strobe.config`.
+pub const SCHEMA_ID_STACK_SCHEMA: u32 = 9;
 
 /// Longest text on the wire: room for the longest demangled names seen (tens of KiB), a sixteenth of the limit on
 /// messages. [`clip`] shortens what may be longer.
@@ -55,6 +62,10 @@ pub(crate) mod sealed {
         fn write(&self, to: &mut Writer<'_>) -> Result<(), EncodeError>;
         /// Reads the fields.
         fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError>;
+        /// Reads the fields of an older schema, where `id` is one.
+        fn read_older(_id: u32, _from: &mut Reader<'_>) -> Option<Result<Self, DecodeError>> {
+            None
+        }
     }
 }
 
@@ -70,12 +81,18 @@ impl Wire for RunEvent {
     const SCHEMA_ID: u32 = SCHEMA_ID_RUN_EVENT;
 }
 
+impl Wire for StackSchemaFile {
+    const SCHEMA_ID: u32 = SCHEMA_ID_STACK_SCHEMA;
+}
+
 /// Returns the text of the frozen schema `id`, or nothing where there is none.
 pub fn schema_text(id: u32) -> Option<&'static str> {
     match id {
         SCHEMA_ID_RAW_BATCH => Some(include_str!("../../../avro/strobe.stacks.raw.avsc")),
+        SCHEMA_ID_SAMPLES_BATCH_1 => Some(include_str!("../../../avro/strobe.samples.1.avsc")),
         SCHEMA_ID_SAMPLES_BATCH => Some(include_str!("../../../avro/strobe.samples.avsc")),
         SCHEMA_ID_RUN_EVENT => Some(include_str!("../../../avro/strobe.runs.avsc")),
+        SCHEMA_ID_STACK_SCHEMA => Some(include_str!("../../../avro/strobe.config.stack-schema.avsc")),
         _ => None,
     }
 }
@@ -145,18 +162,24 @@ pub fn encode_framed<T: Wire>(value: &T) -> Result<Vec<u8>, EncodeError> {
     Ok(out)
 }
 
-/// Returns the value of a framed message; positions in errors count from behind the framing.
+/// Returns the value of a framed message, also of an older schema of the same value; positions in errors count from behind
+/// the framing.
 ///
 /// # Errors
 /// As [`unframe`] and [`decode`]; [`DecodeError::ForeignSchema`] where it is of another schema than `T`'s.
 pub fn decode_framed<T: Wire>(message: &[u8]) -> Result<T, DecodeError> {
-    match unframe(message)? {
-        (id, value) if id == T::SCHEMA_ID => decode(value),
-        (id, _) => Err(DecodeError::ForeignSchema {
-            id,
-            expected: T::SCHEMA_ID,
-        }),
+    let (id, value) = unframe(message)?;
+    if id == T::SCHEMA_ID {
+        return decode(value);
     }
+    let mut reader = decode::Reader::new(value);
+    let foreign = DecodeError::ForeignSchema {
+        id,
+        expected: T::SCHEMA_ID,
+    };
+    let value = T::read_older(id, &mut reader).ok_or(foreign)??;
+    reader.finish()?;
+    Ok(value)
 }
 
 /// Returns as much of `text`, from its start, as fits [`TEXT_BYTES_MAX`].

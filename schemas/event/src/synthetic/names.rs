@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Locations, RawBatch, Reason, SamplesBatch, Tags, Weight};
+use crate::{
+    Context, FrameTag, Locations, Mark, MarkKind, Place, RawBatch, Reason, SamplesBatch, StackOutcome, Tags,
+    Weight,
+};
 
 const WORDS: [&str; 24] = [
     "alloc",
@@ -86,14 +89,7 @@ pub fn name(raw: RawBatch) -> SamplesBatch {
             locations.line.push(1 + (address / 8 % 2_000) as u32);
         }
     }
-    let mut tags = Tags {
-        text: vec!["area:storage".to_owned(), "area:network".to_owned()],
-        ..Tags::default()
-    };
-    for stack in (0..raw.stacks.len() as u32).filter(|stack| stack % 3 != 0) {
-        tags.stack.push(stack);
-        tags.tag.push(u32::from(stack % 3 == 2));
-    }
+    let (tags, sample_context) = tag(&raw);
     let period = raw.run.period as f64;
     let weights = raw.cpus.iter().map(|cpu| {
         let run = period * cpu.taken.max(1) as f64 / cpu.kept.max(1) as f64;
@@ -110,6 +106,84 @@ pub fn name(raw: RawBatch) -> SamplesBatch {
         tags,
         weights,
         sample_weight,
+        sample_context,
         raw,
     }
+}
+
+/// Returns tags as schemas give them, of the stacks in the context of their service, and the context of each sample: every
+/// third stack has none, frames of others are tagged, hidden or renamed.
+fn tag(raw: &RawBatch) -> (Tags, Vec<u32>) {
+    let fixed = [
+        "synthetic@1",
+        "service",
+        "profiler",
+        "area=storage",
+        "area=network",
+        "io/read",
+        "synthetic",
+    ];
+    let mut tags = Tags {
+        schemas: vec![0],
+        text: fixed.iter().map(|&text| text.to_owned()).collect(),
+        ..Tags::default()
+    };
+    let mut texts: BTreeMap<String, u32> = BTreeMap::new();
+    let mut add = |text: &str, all: &mut Vec<String>| {
+        *texts.entry(text.to_owned()).or_insert_with(|| {
+            all.push(text.to_owned());
+            (all.len() - 1) as u32
+        })
+    };
+    let profiler = add(&raw.run.profiler, &mut tags.text);
+    let mut of_service: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut of_process = Vec::new();
+    for process in &raw.processes {
+        let next = tags.contexts.len() as u32;
+        let context = *of_service.entry(process.service).or_insert(next);
+        if context == next {
+            let service = add(&raw.strings[process.service as usize], &mut tags.text);
+            tags.contexts.push(Context {
+                names: vec![1, 2],
+                values: vec![service, profiler],
+            });
+        }
+        of_process.push(context);
+    }
+    let contexts = raw.samples.thread.iter();
+    let sample_context: Vec<u32> = contexts
+        .map(|&thread| of_process[raw.threads.process[thread as usize] as usize])
+        .collect();
+    let pairs = raw.samples.stack.iter().zip(&sample_context);
+    let pairs: std::collections::BTreeSet<(u32, u32)> =
+        pairs.map(|(&stack, &context)| (stack, context)).collect();
+    for index in 0..7_u32 {
+        let (first, second) = (Place { frame: 0, inline: 0 }, Place { frame: 1, inline: 0 });
+        let renamed = add(&format!("copy of {index}"), &mut tags.text);
+        tags.outcomes.push(match index % 3 {
+            0 => StackOutcome::default(),
+            odd => StackOutcome {
+                tags: vec![2 + odd],
+                frame_tags: vec![FrameTag { place: first, tag: 5 }],
+                marks: vec![
+                    Mark {
+                        place: first,
+                        kind: MarkKind::Hidden as u8,
+                        text: 6,
+                    },
+                    Mark {
+                        place: second,
+                        kind: MarkKind::Renamed as u8,
+                        text: renamed,
+                    },
+                ],
+            },
+        });
+    }
+    for (stack, context) in pairs {
+        tags.stack.push(stack);
+        tags.context.push(context);
+        tags.outcome.push(stack % 7);
+    }
+    (tags, sample_context)
 }

@@ -5,8 +5,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use strobe_event::{
-    Binary, BinaryKind, BuildId, CpuCounts, DropCount, Frames, Locations, Process, RawBatch, RunEvent,
-    RunHead, RunId, Samples, SamplesBatch, Stacks, Tags, Threads, Weight,
+    Binary, BinaryKind, BuildId, Context, CpuCounts, DropCount, FrameTag, Frames, Locations, Mark, Place,
+    Process, RawBatch, RunEvent, RunHead, RunId, Samples, SamplesBatch, StackOutcome, StackSchemaFile,
+    Stacks, Tags, Threads, Weight,
 };
 
 /// Numbers of every length on the wire, up to the largest `int`.
@@ -165,6 +166,41 @@ pub fn raw_batch() -> impl Strategy<Value = RawBatch> {
     )
 }
 
+fn place() -> impl Strategy<Value = Place> {
+    any::<[u16; 2]>().prop_map(|[frame, inline]| Place { frame, inline })
+}
+
+fn outcome() -> impl Strategy<Value = StackOutcome> {
+    let frame_tags = vec(
+        (place(), int()).prop_map(|(place, tag)| FrameTag { place, tag }),
+        0..3,
+    );
+    let marks = vec(
+        (place(), any::<u8>(), int()).prop_map(|(place, kind, text)| Mark { place, kind, text }),
+        0..3,
+    );
+    (ints(), frame_tags, marks).prop_map(|(tags, frame_tags, marks)| StackOutcome {
+        tags,
+        frame_tags,
+        marks,
+    })
+}
+
+/// Returns a strategy for stack schemas on the bus.
+pub fn stack_schema() -> impl Strategy<Value = StackSchemaFile> {
+    let texts = (".{0,20}", ".{0,20}", texts());
+    (texts, int(), any::<bool>(), long()).prop_map(
+        |((name, applied_by, text), version, enabled, applied_us)| StackSchemaFile {
+            name,
+            version,
+            enabled,
+            applied_us,
+            applied_by,
+            text,
+        },
+    )
+}
+
 /// Returns a strategy for named and weighted batches.
 pub fn samples_batch() -> impl Strategy<Value = SamplesBatch> {
     let locations = (ints(), codes(), ints(), ints(), ints(), texts()).prop_map(
@@ -177,19 +213,39 @@ pub fn samples_batch() -> impl Strategy<Value = SamplesBatch> {
             text,
         },
     );
-    let tags = (ints(), ints(), texts()).prop_map(|(stack, tag, text)| Tags { stack, tag, text });
+    let tags = (
+        [ints(), ints(), ints(), ints()],
+        vec(
+            [ints(), ints()].prop_map(|[names, values]| Context { names, values }),
+            0..4,
+        ),
+        vec(outcome(), 0..4),
+        texts(),
+    )
+        .prop_map(
+            |([schemas, stack, context, outcome], contexts, outcomes, text)| Tags {
+                schemas,
+                contexts,
+                stack,
+                context,
+                outcome,
+                outcomes,
+                text,
+            },
+        );
     let weights = vec(
         [double(), double()].prop_map(|[run, fleet]| Weight { run, fleet }),
         0..5,
     );
-    (raw_batch(), long(), locations, tags, weights, ints()).prop_map(
-        |(raw, generation, locations, tags, weights, sample_weight)| SamplesBatch {
+    (raw_batch(), long(), locations, tags, weights, [ints(), ints()]).prop_map(
+        |(raw, generation, locations, tags, weights, [sample_weight, sample_context])| SamplesBatch {
             raw,
             generation,
             locations,
             tags,
             weights,
             sample_weight,
+            sample_context,
         },
     )
 }

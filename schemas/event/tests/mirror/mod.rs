@@ -311,19 +311,108 @@ impl From<&event::Locations> for Locations {
     }
 }
 
+/// `Context` of the schemas.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Context {
+    names: Vec<i32>,
+    values: Vec<i32>,
+}
+
+/// `FrameTag` of the schemas.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct FrameTag {
+    frame: i32,
+    inline: i32,
+    tag: i32,
+}
+
+/// `Mark` of the schemas.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    frame: i32,
+    inline: i32,
+    kind: i32,
+    text: i32,
+}
+
+/// `StackOutcome` of the schemas.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct StackOutcome {
+    tags: Vec<i32>,
+    frame_tags: Vec<FrameTag>,
+    marks: Vec<Mark>,
+}
+
+impl From<&event::StackOutcome> for StackOutcome {
+    fn from(from: &event::StackOutcome) -> Self {
+        let frame_tag = |tag: &event::FrameTag| FrameTag {
+            frame: tag.place.frame.into(),
+            inline: tag.place.inline.into(),
+            tag: tag.tag as i32,
+        };
+        let mark = |mark: &event::Mark| Mark {
+            frame: mark.place.frame.into(),
+            inline: mark.place.inline.into(),
+            kind: mark.kind.into(),
+            text: mark.text as i32,
+        };
+        Self {
+            tags: ints(&from.tags),
+            frame_tags: from.frame_tags.iter().map(frame_tag).collect(),
+            marks: from.marks.iter().map(mark).collect(),
+        }
+    }
+}
+
 /// `Tags` of the schemas.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tags {
+    schemas: Vec<i32>,
+    contexts: Vec<Context>,
     stack: Vec<i32>,
-    tag: Vec<i32>,
+    context: Vec<i32>,
+    outcome: Vec<i32>,
+    outcomes: Vec<StackOutcome>,
     text: Vec<String>,
 }
 
 impl From<&event::Tags> for Tags {
     fn from(from: &event::Tags) -> Self {
+        let context = |context: &event::Context| Context {
+            names: ints(&context.names),
+            values: ints(&context.values),
+        };
         Self {
+            schemas: ints(&from.schemas),
+            contexts: from.contexts.iter().map(context).collect(),
             stack: ints(&from.stack),
-            tag: ints(&from.tag),
+            context: ints(&from.context),
+            outcome: ints(&from.outcome),
+            outcomes: from.outcomes.iter().map(Into::into).collect(),
+            text: from.text.clone(),
+        }
+    }
+}
+
+/// `StackSchemaFile` of the schemas.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct StackSchemaFile {
+    name: String,
+    version: i32,
+    enabled: bool,
+    applied_us: i64,
+    applied_by: String,
+    text: Vec<String>,
+}
+
+impl From<&event::StackSchemaFile> for StackSchemaFile {
+    fn from(from: &event::StackSchemaFile) -> Self {
+        Self {
+            name: from.name.clone(),
+            version: from.version as i32,
+            enabled: from.enabled,
+            applied_us: from.applied_us as i64,
+            applied_by: from.applied_by.clone(),
             text: from.text.clone(),
         }
     }
@@ -354,6 +443,7 @@ pub struct SamplesBatch {
     tags: Tags,
     weights: Vec<Weight>,
     sample_weight: Vec<i32>,
+    sample_context: Vec<i32>,
 }
 
 impl From<&event::SamplesBatch> for SamplesBatch {
@@ -365,6 +455,7 @@ impl From<&event::SamplesBatch> for SamplesBatch {
             tags: (&from.tags).into(),
             weights: from.weights.iter().map(Into::into).collect(),
             sample_weight: ints(&from.sample_weight),
+            sample_context: ints(&from.sample_context),
         }
     }
 }

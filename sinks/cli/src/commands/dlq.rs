@@ -61,10 +61,13 @@ fn place(text: &str) -> Result<(i32, i64), String> {
 /// Returns the name of a topic of the bus, so that a slip is answered by what there is.
 fn checked<'a>(bus: &BusSettings, topic: &'a str) -> Result<&'a str, CliError> {
     let topic = topic.strip_suffix(".dlq").unwrap_or(topic);
-    if bus.topic_of(topic).is_some() {
+    if bus
+        .topic_of(topic)
+        .is_some_and(|topic| Topic::STREAMS.contains(&topic))
+    {
         return Ok(topic);
     }
-    let names: Vec<String> = Topic::ALL.into_iter().map(|topic| bus.topic(topic)).collect();
+    let names: Vec<String> = Topic::STREAMS.into_iter().map(|topic| bus.topic(topic)).collect();
     Err(CliError::Usage(format!(
         "`{topic}` is no topic of the bus: choose {}",
         names.join(", ")
@@ -81,7 +84,7 @@ pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
         Command::List { topic, limit, output } => {
             let topics = match topic {
                 Some(topic) => vec![checked(&bus, topic)?.to_owned()],
-                None => Topic::ALL.into_iter().map(|topic| bus.topic(topic)).collect(),
+                None => Topic::STREAMS.into_iter().map(|topic| bus.topic(topic)).collect(),
             };
             let mut letters = Vec::new();
             for topic in topics {

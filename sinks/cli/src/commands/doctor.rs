@@ -273,7 +273,7 @@ fn store(config: &Config) -> Vec<Check> {
         "samples",
         "stacks",
         "frames",
-        "stack_tags",
+        "tags",
         "totals_hourly",
         "batches",
         "runs",

@@ -146,7 +146,7 @@ fn behind(config: &Config, bus: &BusSettings) -> Vec<Behind> {
 fn letters(bus: &BusSettings) -> Result<Letters, strobe_bus::Error> {
     let mut letters = Letters::default();
     let mut seen = BTreeSet::new();
-    for topic in Topic::ALL {
+    for topic in Topic::STREAMS {
         let topic = bus.topic(topic);
         for item in dead_letter::list(bus, &topic, LETTERS_MAX)? {
             let of_item = item.samples.unwrap_or(0);

@@ -1,6 +1,6 @@
 //! The columns of a table's block, in the order of the table.
 
-use crate::native::{Block, Lists, Maps, Texts};
+use crate::native::{Block, Lists, Maps, TextLists, TextMaps, Texts};
 use crate::tables::Table;
 
 /// Columns of a table, appended in its order.
@@ -32,6 +32,16 @@ impl Columns {
     pub(super) fn lists(&mut self, lists: &Lists) {
         let (name, kind) = self.next();
         self.block.lists(name, kind, lists);
+    }
+
+    pub(super) fn text_lists(&mut self, lists: &TextLists) {
+        let (name, _) = self.next();
+        self.block.text_lists(name, lists);
+    }
+
+    pub(super) fn text_maps(&mut self, maps: &TextMaps) {
+        let (name, _) = self.next();
+        self.block.text_maps(name, maps);
     }
 
     pub(super) fn maps(&mut self, maps: &Maps) {

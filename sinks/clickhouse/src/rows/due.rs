@@ -1,4 +1,4 @@
-//! Which rows of `frames`, `stacks` and `stack_tags` a range must write.
+//! Which rows of `frames`, `stacks` and `tags` a range must write.
 
 use rustc_hash::FxHashMap;
 
@@ -30,16 +30,6 @@ impl Due {
         }
         self.fresh.insert(row, content);
         true
-    }
-
-    /// Returns whether neither this range nor an earlier one wrote the row.
-    pub(super) fn is_unseen(&self, row: &RowKey, written: Option<&Written>) -> bool {
-        !self.seen.contains_key(row) && written.is_none_or(|written| written.content(row).is_none())
-    }
-
-    /// Returns whether nothing is due.
-    pub(super) fn is_empty(&self) -> bool {
-        self.fresh.is_empty()
     }
 
     /// Returns what is due, with its content.

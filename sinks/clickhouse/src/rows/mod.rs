@@ -11,7 +11,7 @@ mod tags;
 
 use rustc_hash::FxHashMap;
 use strobe_event::key::{frame_keys, stack_keys};
-use strobe_event::{Identity, RunEvent, SamplesBatch};
+use strobe_event::{ContextKey, Identity, RunEvent, SamplesBatch};
 
 use self::batches::BatchRows;
 use self::due::Due;
@@ -19,7 +19,7 @@ use self::frames::FrameRows;
 use self::runs::RunRows;
 use self::samples::{SampleRows, StackNumbers};
 use self::stacks::StackRows;
-use self::tags::TagRows;
+pub use self::tags::{TagRow, TagRows};
 use crate::tables::Table;
 use crate::written::{RowKey, Written};
 
@@ -105,6 +105,9 @@ impl RangeRows {
         let keys = frame_keys(raw);
         let stacks = stack_keys(raw, &keys);
         let numbers = self.numbers.of(&stacks);
+        let contexts: Vec<ContextKey> = (0..batch.tags.contexts.len())
+            .map(|context| ContextKey::of(batch.tags.values(context)))
+            .collect();
         let day = day_of(raw.start_us);
         let before = self.frames.rows;
         let of_frames = written.map(|written| &written.frames);
@@ -114,10 +117,15 @@ impl RangeRows {
         self.frames.add(day, batch, &keys, of_frames, &mut due.frames);
         self.stacks
             .add(day, batch, &keys, (&stacks, &numbers), of_stacks, &mut due.stacks);
-        self.tags.add(day, batch, &stacks, of_tags, &mut due.tags);
+        self.tags
+            .add(day, batch, (&stacks, &contexts), of_tags, &mut due.tags);
         self.batches.add(identity, batch);
-        self.samples.add(identity, batch, &numbers);
-        self.rows += raw.samples.len().max(self.frames.rows - before);
+        self.samples.add(identity, batch, (&numbers, &contexts));
+        self.rows += raw
+            .samples
+            .len()
+            .max(self.frames.rows - before)
+            .max(batch.tags.stack.len());
     }
 
     /// Adds an event of a run.
@@ -133,7 +141,7 @@ impl RangeRows {
         let block = |table| match table {
             Table::Frames => self.frames.block(),
             Table::Stacks => self.stacks.block(),
-            Table::StackTags => self.tags.block(),
+            Table::Tags => self.tags.block(),
             Table::TotalsHourly => totals(1),
             Table::Batches => self.batches.block(),
             Table::Samples => self.samples.block(&self.numbers),

@@ -4,7 +4,7 @@
 //! columns are unfolded when the block is made, and most of them are sent as LowCardinality.
 
 use rustc_hash::FxHashMap;
-use strobe_event::{Identity, SamplesBatch, StackKey};
+use strobe_event::{ContextKey, Identity, SamplesBatch, StackKey};
 
 use super::columns::Columns;
 use crate::native::{Texts, put, uuid};
@@ -101,6 +101,32 @@ impl Default for Weights {
     }
 }
 
+/// The distinct contexts of a range.
+struct Contexts {
+    numbers: FxHashMap<u64, u32>,
+    keys: Vec<u8>,
+}
+
+impl Default for Contexts {
+    /// As dictionaries have it, the first entry is the type's default, which stands for a context that is not known.
+    fn default() -> Self {
+        Self {
+            numbers: FxHashMap::from_iter([(0, 0)]),
+            keys: vec![0; 8],
+        }
+    }
+}
+
+impl Contexts {
+    fn number(&mut self, key: ContextKey) -> u32 {
+        let next = self.numbers.len() as u32;
+        *self.numbers.entry(key.0).or_insert_with(|| {
+            self.keys.extend_from_slice(&key.0.to_le_bytes());
+            next
+        })
+    }
+}
+
 #[derive(Default)]
 pub(super) struct SampleRows {
     service: Texts,
@@ -112,6 +138,7 @@ pub(super) struct SampleRows {
     threads: Vec<Thread>,
     weights: Weights,
     batches: Batches,
+    contexts: Contexts,
     /// (number, rows): of each batch in turn.
     profilers: Vec<(u32, usize)>,
     hosts: Vec<(u32, usize)>,
@@ -121,12 +148,18 @@ pub(super) struct SampleRows {
     cause: Vec<u8>,
     stack_of: Vec<u32>,
     weight_of: Vec<u32>,
+    context_of: Vec<u32>,
     thread_of: Vec<u32>,
     totals: Totals,
 }
 
 impl SampleRows {
-    pub(super) fn add(&mut self, identity: &Identity, batch: &SamplesBatch, numbers: &[u32]) {
+    pub(super) fn add(
+        &mut self,
+        identity: &Identity,
+        batch: &SamplesBatch,
+        (numbers, contexts): (&[u32], &[ContextKey]),
+    ) {
         let raw = &batch.raw;
         let samples = &raw.samples;
         let count = samples.len();
@@ -165,6 +198,13 @@ impl SampleRows {
             .extend(samples.stack.iter().map(|&stack| numbers[stack as usize]));
         self.weight_of
             .extend(batch.sample_weight.iter().map(|&weight| weights[weight as usize]));
+        let contexts: Vec<u32> = contexts.iter().map(|&key| self.contexts.number(key)).collect();
+        self.context_of.extend(
+            batch
+                .sample_context
+                .iter()
+                .map(|&context| contexts[context as usize]),
+        );
         self.thread_of
             .extend(samples.thread.iter().map(|&thread| first_thread + thread));
 
@@ -255,6 +295,7 @@ impl SampleRows {
         for values in [&batches.run, &batches.epoch, &batches.sequence, &batches.part] {
             columns.runs(values, batches.count, &self.batch_runs);
         }
+        columns.chosen(&self.contexts.keys, 8, self.context_of.iter().copied());
         columns.finish()
     }
 
