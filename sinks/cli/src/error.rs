@@ -28,6 +28,9 @@ pub enum CliError {
     /// The processor.
     #[error(transparent)]
     Processor(#[from] strobe_processor::ProcessorError),
+    /// Stack schemas that cannot be in force together.
+    #[error(transparent)]
+    Schemas(#[from] strobe_processor::schemas::SchemasError),
     /// The sink.
     #[error(transparent)]
     Sink(#[from] strobe_sink::SinkError),
@@ -93,7 +96,10 @@ impl CliError {
     /// Returns the exit code: see `strobe --help`.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Explore(strobe_explore::Error::Selection(_)) => 2,
+            Self::Usage(_)
+            | Self::Schemas(_)
+            | Self::Processor(strobe_processor::ProcessorError::Schemas(_))
+            | Self::Explore(strobe_explore::Error::Selection(_)) => 2,
             Self::NothingStored { .. } => 3,
             Self::ConfigRead { .. } | Self::Config(_) => 78,
             Self::Explore(
@@ -107,7 +113,10 @@ impl CliError {
             | Self::Telemetry(strobe_telemetry::TelemetryError::Address { .. })
             | Self::Sink(strobe_sink::SinkError::Setting { .. }) => 78,
             Self::Explore(error) if error.is_transient() => 69,
-            Self::Bus(strobe_bus::Error::Unreachable { .. }) => 69,
+            Self::Bus(strobe_bus::Error::Unreachable { .. })
+            | Self::Processor(strobe_processor::ProcessorError::Bus(strobe_bus::Error::Unreachable {
+                ..
+            })) => 69,
             _ => 1,
         }
     }

@@ -9,6 +9,7 @@ mod error;
 mod input;
 mod render;
 mod selection;
+mod tagging;
 mod times;
 
 use std::path::PathBuf;
@@ -78,9 +79,11 @@ enum Command {
     Doctor(commands::doctor::Args),
     /// How a service on this host is: for health checks.
     Health(commands::health::Args),
-    /// Stack schemas as files: look them over, run their examples, import them.
+    /// Stack schemas: look them over, run their examples, try them on what is stored, put them in force.
     #[command(subcommand)]
     Stacks(commands::stacks::Command),
+    /// Tag what is stored anew, by the stack schemas in force.
+    Retag(commands::retag::Args),
     /// What sampling would do with a fleet: rates, totals and their errors, against a truth that is known.
     Simulate(commands::simulate::Args),
     /// Run a service until SIGTERM.
@@ -143,7 +146,8 @@ impl Cli {
             Command::Health(args) => commands::health::run(&config, &args),
             Command::Config(command) => commands::config::run(&config, &command),
             Command::Generate(args) => commands::generate::run(Cli::command(), &args),
-            Command::Stacks(command) => commands::stacks::run(&command),
+            Command::Stacks(command) => commands::stacks::run(&config, &command),
+            Command::Retag(args) => commands::retag::run(&config, &args),
             Command::Simulate(args) => commands::simulate::run(&args),
             Command::Run(command) => commands::run::run(config, &command),
             Command::Completion { .. } | Command::SymbolWorker => Ok(()),

@@ -39,6 +39,12 @@ pub struct Args {
     /// No stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX")]
     pub ignore: Option<String>,
+    /// Only samples whose stacks have this tag (`copy=vector`, or a key: `copy`); may be said more than once.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub tag: Vec<String>,
+    /// Show stacks as they were named: lift what stack schemas hide, fold, cut and rename.
+    #[arg(long)]
+    pub raw: bool,
     /// Weigh samples within their runs, whatever the cause, instead of in the fleet.
     #[arg(long)]
     pub runs: bool,
@@ -76,6 +82,8 @@ impl Args {
         selection.comm.clone_from(&self.comm);
         selection.focus = pattern("focus", self.focus.as_deref())?;
         selection.ignore = pattern("ignore", self.ignore.as_deref())?;
+        selection.tags.clone_from(&self.tag);
+        selection.raw = self.raw;
         selection.view = if self.runs { View::Runs } else { View::Fleet };
         Ok(selection)
     }

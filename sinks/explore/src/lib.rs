@@ -22,6 +22,8 @@
 //! * Weight never vanishes: a stack that is not stored, or stays over a limit, is a node or row that says so, and nodes
 //!   cut from a tree are summed in visible "other" nodes. So a tree's root is always the selection's total.
 //! * Weights are those of the profiler (nanoseconds for `cpu`); [`Range::cores`] divides by the length of the range.
+//! * What stack schemas hide, fold, cut or rename is left out or renamed when stacks are laid over each other, unless the
+//!   selection is raw; it never changes a weight. A stack that is hidden whole is `[hidden by SCHEMA]`.
 //! * A comparison is the same call with a baseline: each node and row then has the baseline's weights beside its own,
 //!   to be compared in cores or in per cent, since the two ranges may differ in length.
 
@@ -30,12 +32,14 @@ mod ends;
 mod error;
 mod explorer;
 mod flame;
+mod marks;
 mod profile;
 mod query;
 mod selection;
 mod settings;
 mod status;
 mod store;
+mod tagging;
 mod top;
 mod totals;
 
@@ -49,5 +53,6 @@ pub use selection::{Range, Selection, View};
 pub use settings::{ClickHouse, ClickHouseConfig};
 pub use status::{EpochSpan, HostEpochs, RunStatus, Status};
 pub use store::StackStore;
+pub use tagging::{TagStack, Taggable, TaggableFrame};
 pub use top::{By, Sort, Top, TopRow};
 pub use totals::StackTotal;

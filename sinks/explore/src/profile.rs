@@ -1,10 +1,11 @@
 //! Whole stacks, for exports, and how complete they are.
 
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use strobe_event::StackEnd;
 
 use crate::Range;
-use crate::store::{Selected, StackStore};
+use crate::store::{Line, Selected, StackStore};
 
 /// One location of a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -86,6 +87,24 @@ fn bare(name: &str) -> ProfileFrame {
     }
 }
 
+/// Returns a frame with the lines that are shown of it; none where it has no row.
+fn shown_frame(store: &StackStore, frame: u32, lines: &[Line]) -> ProfileFrame {
+    let Some(names) = store.names(frame).filter(|_| !lines.is_empty()) else {
+        return bare("[frame not stored]");
+    };
+    let lines = lines.iter().map(|line| ProfileLine {
+        function: store.function_name(line.function).function,
+        file: store.text(line.file).to_owned(),
+        line: line.line,
+    });
+    ProfileFrame {
+        lines: lines.collect(),
+        module: store.text(names.module).to_owned(),
+        build_id: store.text(names.build_id).to_owned(),
+        address: names.address,
+    }
+}
+
 /// Collects every stack that was selected.
 pub(crate) fn profile(store: &StackStore, selected: &Selected, range: Range) -> Profile {
     let mut profile = Profile {
@@ -93,7 +112,8 @@ pub(crate) fn profile(store: &StackStore, selected: &Selected, range: Range) -> 
         stacks: Vec::new(),
         range,
     };
-    let mut local: Vec<Option<u32>> = vec![None; store.frame_count()];
+    // A frame is shown with other lines where a schema hides or renames some of them.
+    let mut local: FxHashMap<(u32, Box<[Line]>), u32> = FxHashMap::default();
     let bare_stack = |profile: &mut Profile, function: u32, weight: f64, samples: u64| {
         let frame = profile.frames.len() as u32;
         profile.frames.push(bare(&store.function_name(function).function));
@@ -109,31 +129,24 @@ pub(crate) fn profile(store: &StackStore, selected: &Selected, range: Range) -> 
     }
     for id in store.in_order(selected) {
         let (weight, samples) = (selected.weights[id as usize][0], selected.samples[id as usize]);
+        let mut shown: Vec<(u32, Vec<Line>)> = Vec::new();
+        let mut next_place = None;
+        store.for_each_shown(id, |depth, frame, line| {
+            // Locations of one frame follow each other; the same frame may be called by itself.
+            match shown.last_mut().filter(|_| next_place == Some(depth)) {
+                Some((_, lines)) => lines.extend(line),
+                None => shown.push((frame, line.into_iter().collect())),
+            }
+            next_place = Some(depth);
+        });
         let mut frames = Vec::new();
-        for (frame, names) in store.frames(id) {
-            let at = *local[frame as usize].get_or_insert_with(|| {
-                let at = profile.frames.len() as u32;
-                profile.frames.push(names.map_or_else(
-                    || bare("[frame not stored]"),
-                    |names| {
-                        ProfileFrame {
-                            lines: names
-                                .lines
-                                .iter()
-                                .map(|line| ProfileLine {
-                                    function: store.function_name(line.function).function.to_string(),
-                                    file: store.text(line.file).to_owned(),
-                                    line: line.line,
-                                })
-                                .collect(),
-                            module: store.text(names.module).to_owned(),
-                            build_id: store.text(names.build_id).to_owned(),
-                            address: names.address,
-                        }
-                    },
-                ));
-                at
-            });
+        for (frame, lines) in shown {
+            let at = *local
+                .entry((frame, lines.into()))
+                .or_insert_with_key(|(frame, lines)| {
+                    profile.frames.push(shown_frame(store, *frame, lines));
+                    profile.frames.len() as u32 - 1
+                });
             frames.push(at);
         }
         match (frames.is_empty(), store.sequence(id).first()) {

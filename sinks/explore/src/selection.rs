@@ -12,6 +12,11 @@ const HOUR_US: u64 = 3_600_000_000;
 /// Microseconds of a day: the grain of their projection.
 const DAY_US: u64 = 24 * HOUR_US;
 
+/// Samples whose stack, in their context, has all of the tags that are asked for.
+const TAGGED: &str = " AND (toUInt64(samples.stack), samples.context) IN (SELECT t.stack, t.context FROM tags AS t FINAL WHERE \
+     arrayAll(wanted -> arrayExists(tag -> tag = wanted OR startsWith(tag, concat(wanted, '/')) OR startsWith(tag, \
+     concat(wanted, '=')), t.tags), {tags:Array(String)}))";
+
 /// Which weight is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum View {
@@ -78,8 +83,38 @@ pub struct Selection {
     pub focus: Option<Regex>,
     /// No stacks in which a function's name matches.
     pub ignore: Option<Regex>,
+    /// Only samples whose stacks have all of these tags: `copy=vector` is that tag and what goes deeper, `copy` any value
+    /// of the key.
+    pub tags: Vec<String>,
+    /// Whether stacks are shown as they were named, without what stack schemas hide or rename.
+    pub raw: bool,
     /// Which weight is summed.
     pub view: View,
+}
+
+/// What totals are summed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Per {
+    /// The stack.
+    Stack,
+    /// The stack and the service.
+    Service,
+}
+
+impl Per {
+    fn select(self) -> &'static str {
+        match self {
+            Self::Stack => "SELECT stack",
+            Self::Service => "SELECT stack, toString(service) AS of_service",
+        }
+    }
+
+    fn group(self) -> &'static str {
+        match self {
+            Self::Stack => " GROUP BY stack",
+            Self::Service => " GROUP BY stack, of_service",
+        }
+    }
 }
 
 /// The value of a parameter.
@@ -88,6 +123,7 @@ pub struct Selection {
 enum Param {
     Text(String),
     Number(i64),
+    Texts(Vec<String>),
 }
 
 /// SQL with its parameters.
@@ -104,7 +140,7 @@ impl Sql {
         self
     }
 
-    fn text(mut self, condition: &'static str, name: &'static str, value: Option<&str>) -> Self {
+    pub(crate) fn text(mut self, condition: &'static str, name: &'static str, value: Option<&str>) -> Self {
         if let Some(value) = value {
             self.text.push_str(condition);
             self.params.push((name, Param::Text(value.to_owned())));
@@ -117,6 +153,12 @@ impl Sql {
             self.text.push_str(condition);
             self.params.push((name, Param::Number(value)));
         }
+        self
+    }
+
+    pub(crate) fn texts(mut self, condition: &'static str, name: &'static str, values: &[String]) -> Self {
+        self.text.push_str(condition);
+        self.params.push((name, Param::Texts(values.to_vec())));
         self
     }
 
@@ -148,6 +190,8 @@ impl Selection {
             run: None,
             focus: None,
             ignore: None,
+            tags: Vec::new(),
+            raw: false,
             view: View::default(),
         }
     }
@@ -155,6 +199,9 @@ impl Selection {
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let Range { since_us, until_us } = self.range;
         let refuse = |text: &str| Err(Error::Selection(text.to_owned()));
+        if self.tags.iter().any(String::is_empty) {
+            return refuse("a tag is empty: name one, `copy=vector` for example, or a key");
+        }
         if since_us >= until_us {
             return refuse("the range is empty: `until` must be later than `since`");
         }
@@ -168,7 +215,7 @@ impl Selection {
     /// Returns whether hourly totals know everything that the selection asks by.
     fn is_by_service(&self) -> bool {
         let rows = self.host.is_some() || self.pid.is_some() || self.comm.is_some();
-        !rows && self.cause.is_none() && self.run.is_none()
+        !rows && self.tags.is_empty() && self.cause.is_none() && self.run.is_none()
     }
 
     /// Returns whether stacks are left out by what they contain.
@@ -184,15 +231,16 @@ impl Selection {
         }
     }
 
-    /// Appends `SELECT stack, weight, samples` of the whole selection: hourly totals for the whole hours, by days where
+    /// Appends `SELECT stack, weight, samples` of the whole selection, with `of_service` behind the stack where the sum is
+    /// per service: hourly totals for the whole hours, by days where
     /// there are whole days, and samples for the rest. A stack may come several times.
-    pub(crate) fn totals(&self, mut sql: Sql) -> Sql {
+    pub(crate) fn totals(&self, mut sql: Sql, per: Per) -> Sql {
         let Some(hours) = self.is_by_service().then(|| self.range.whole(HOUR_US)).flatten() else {
-            return self.totals_of_samples(sql, None);
+            return self.totals_of_samples(sql, None, per);
         };
         let days = hours.whole(DAY_US);
         if let Some(days) = days {
-            sql = self.totals_of_days(sql, days);
+            sql = self.totals_of_days(sql, days, per);
         }
         if days != Some(hours) {
             sql = if days.is_some() {
@@ -200,18 +248,18 @@ impl Selection {
             } else {
                 sql
             };
-            sql = self.totals_of_hours(sql, hours, days);
+            sql = self.totals_of_hours(sql, hours, days, per);
         }
         match hours == self.range {
             true => sql,
-            false => self.totals_of_samples(sql.push(" UNION ALL "), Some(hours)),
+            false => self.totals_of_samples(sql.push(" UNION ALL "), Some(hours), per),
         }
     }
 
-    fn totals_of_days(&self, sql: Sql, days: Range) -> Sql {
+    fn totals_of_days(&self, sql: Sql, days: Range, per: Per) -> Sql {
         let number = |us: u64| i64::try_from(us / DAY_US).ok();
         let sql = self
-            .begin_totals(sql)
+            .begin_totals(sql, per)
             .number(
                 " AND day >= toDate({day_since:UInt16})",
                 "day_since",
@@ -222,13 +270,13 @@ impl Selection {
                 "day_until",
                 number(days.until_us),
             );
-        self.end_totals(sql)
+        self.end_totals(sql, per)
     }
 
-    fn totals_of_hours(&self, sql: Sql, hours: Range, without: Option<Range>) -> Sql {
+    fn totals_of_hours(&self, sql: Sql, hours: Range, without: Option<Range>, per: Per) -> Sql {
         let number = |us: u64| i64::try_from(us / DAY_US).ok();
         let mut sql = self
-            .begin_totals(sql)
+            .begin_totals(sql, per)
             .number(
                 " AND hour >= toDateTime({hour_since:UInt32}, 'UTC')",
                 "hour_since",
@@ -252,11 +300,11 @@ impl Selection {
                     number(days.until_us),
                 );
         }
-        self.end_totals(sql)
+        self.end_totals(sql, per)
     }
 
-    fn begin_totals(&self, sql: Sql) -> Sql {
-        sql.push("SELECT stack")
+    fn begin_totals(&self, sql: Sql, per: Per) -> Sql {
+        sql.push(per.select())
             .push(self.weight_column())
             .push(", sum(totals_hourly.samples) AS samples FROM totals_hourly")
             .text(
@@ -266,22 +314,26 @@ impl Selection {
             )
     }
 
-    fn end_totals(&self, sql: Sql) -> Sql {
+    fn end_totals(&self, sql: Sql, per: Per) -> Sql {
         sql.text(
             " AND service = {service:String}",
             "service",
             self.service.as_deref(),
         )
+        .push(per.group())
         .push(match self.view {
             // What was taken back sums up to no samples. A stack that only chosen runs saw is nothing in the fleet.
-            View::Fleet => " GROUP BY stack HAVING samples > 0 AND weight > 0",
-            View::Runs => " GROUP BY stack HAVING samples > 0",
+            View::Fleet => " HAVING samples > 0 AND weight > 0",
+            View::Runs => " HAVING samples > 0",
         })
     }
 
-    fn totals_of_samples(&self, sql: Sql, without: Option<Range>) -> Sql {
+    fn totals_of_samples(&self, sql: Sql, without: Option<Range>, per: Per) -> Sql {
         let sql = sql
-            .push("SELECT toUInt64(stack) AS stack")
+            .push(match per {
+                Per::Stack => "SELECT toUInt64(stack) AS stack",
+                Per::Service => "SELECT toUInt64(stack) AS stack, toString(service) AS of_service",
+            })
             .push(self.weight_column());
         let sql = self.conditions(sql.push(", count() AS samples FROM samples"));
         let sql = match without {
@@ -298,7 +350,10 @@ impl Selection {
                 ),
             None => sql,
         };
-        sql.push(" GROUP BY samples.stack")
+        sql.push(match per {
+            Per::Stack => " GROUP BY samples.stack",
+            Per::Service => " GROUP BY samples.stack, samples.service",
+        })
     }
 
     /// Appends `WHERE` with every condition on columns of `samples`.
@@ -335,6 +390,10 @@ impl Selection {
                 "run",
                 self.run.map(|run| run.to_string()).as_deref(),
             );
+        let sql = match self.tags.is_empty() {
+            true => sql,
+            false => sql.texts(TAGGED, "tags", &self.tags),
+        };
         match self.view {
             View::Fleet => sql.push(" AND cause = 'continuous'"),
             View::Runs => sql,
@@ -349,7 +408,7 @@ mod tests {
     const HOUR: u64 = HOUR_US;
 
     fn sql(selection: &Selection) -> String {
-        selection.totals(Sql::default()).text
+        selection.totals(Sql::default(), Per::Stack).text
     }
 
     /// Checks that whole hours are read from totals, ragged edges from samples, and anything by host from samples alone.
@@ -361,6 +420,11 @@ mod tests {
         assert!(sql(&ragged).contains("totals_hourly") && sql(&ragged).contains("FROM samples"));
         let short = Selection::new(10 * HOUR + 1, 11 * HOUR - 1);
         assert!(!sql(&short).contains("totals_hourly"));
+        let tagged = Selection {
+            tags: vec!["copy=vector".into()],
+            ..whole.clone()
+        };
+        assert!(!sql(&tagged).contains("totals_hourly"));
         let host = Selection {
             host: Some("h".into()),
             ..whole

@@ -9,6 +9,7 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use strobe_event::{Reason, StackEnd};
 
+use crate::marks::Marks;
 use crate::{FunctionName, StackTotal};
 
 /// Most frames of all stacks together: 1.2 million stacks of 38 frames, about 0.6 GB with their sequences and keys.
@@ -35,6 +36,10 @@ pub(crate) struct Names {
     pub(crate) module: u32,
     pub(crate) build_id: u32,
     pub(crate) address: u64,
+    /// Whether it lies in the kernel.
+    pub(crate) kernel: bool,
+    /// Whether its only line is the reason why it has no name.
+    pub(crate) unnamed: bool,
 }
 
 /// A frame as its row says it.
@@ -47,6 +52,7 @@ pub(crate) struct FrameRow {
     pub(crate) module: String,
     pub(crate) build_id: String,
     pub(crate) address: u64,
+    pub(crate) kind: String,
     pub(crate) reason: String,
     pub(crate) inserted: u32,
 }
@@ -57,6 +63,15 @@ struct StackEntry {
     functions_start: usize,
     functions_len: usize,
     end: Option<StackEnd>,
+    /// What schemas make of a stack that is known by itself, too.
+    view: Option<View>,
+}
+
+/// A stack as schemas show it.
+struct View {
+    /// The stack itself.
+    of: u32,
+    marks: Marks,
 }
 
 #[derive(Default)]
@@ -240,10 +255,38 @@ impl StackStore {
             functions_start: 0,
             functions_len: 0,
             end,
+            view: None,
         });
         self.stack_ids.insert(stack, id);
         self.order.push(id);
         true
+    }
+
+    /// Keeps a stack that is known as schemas show it, under a key of its own.
+    pub(crate) fn insert_view(&mut self, key: u64, of: u64, marks: &Marks) {
+        let Some(base) = self.stack_id(of).filter(|_| !self.knows_stack(key)) else {
+            return;
+        };
+        let StackEntry {
+            frames_start,
+            frames_len,
+            end,
+            ..
+        } = self.stacks[base as usize];
+        let id = self.stacks.len() as u32;
+        self.stacks.push(StackEntry {
+            frames_start,
+            frames_len,
+            functions_start: 0,
+            functions_len: 0,
+            end,
+            view: Some(View {
+                of: base,
+                marks: marks.clone(),
+            }),
+        });
+        self.stack_ids.insert(key, id);
+        self.order.push(id);
     }
 
     /// Returns the frames that have no row yet, from number `since` on.
@@ -294,6 +337,9 @@ impl StackStore {
             module,
             build_id,
             address: row.address,
+            kernel: ["kernel", "kernel_module"].contains(&row.kind.as_str())
+                || row.reason == Reason::KernelHidden.name(),
+            unnamed: row.functions.is_empty(),
         });
         if let Some(slot) = self.names.get_mut(id as usize)
             && *slot != names
@@ -343,6 +389,9 @@ impl StackStore {
             end,
             ..
         } = self.stacks[id];
+        if self.stacks[id].view.is_some() {
+            return self.expand_view(id, not_stored);
+        }
         let functions_start = self.sequences.len();
         for at in frames_start..frames_start + frames_len {
             match &self.names[self.stack_frames[at] as usize] {
@@ -360,6 +409,93 @@ impl StackStore {
         let functions_len = self.sequences.len() - functions_start;
         let stack = &mut self.stacks[id];
         (stack.functions_start, stack.functions_len) = (functions_start, functions_len);
+    }
+
+    fn expand_view(&mut self, id: usize, not_stored: u32) {
+        let functions_start = self.sequences.len();
+        let Some(View { marks, .. }) = &self.stacks[id].view else {
+            return;
+        };
+        let marks = marks.clone();
+        let mut shown: Vec<(u32, Option<&str>)> = Vec::new();
+        self.for_each_location(id as u32, |depth, inline, _, line| {
+            if !marks.leaves_out(depth, inline) {
+                let function = line.map_or(not_stored, |line| line.function);
+                shown.push((function, marks.name(depth, inline)));
+            }
+        });
+        let hidden = marks.hidden_by().filter(|_| shown.is_empty());
+        for (function, name) in shown {
+            let function = match name {
+                Some(name) => self.renamed(function, name),
+                None => function,
+            };
+            self.sequences.push(function);
+        }
+        if let Some(schema) = hidden {
+            let function = self.function(&format!("[hidden by {schema}]"), "", "");
+            self.sequences.push(function);
+        }
+        let functions_len = self.sequences.len() - functions_start;
+        let stack = &mut self.stacks[id];
+        (stack.functions_start, stack.functions_len) = (functions_start, functions_len);
+    }
+
+    /// Returns a function that is shown by another name.
+    fn renamed(&mut self, function: u32, name: &str) -> u32 {
+        let (_, module, file) = self.functions.get(function as usize).copied().unwrap_or_default();
+        let text = |id: u32| self.text(id).to_owned();
+        let (module, file) = (text(module), text(file));
+        self.function(name, &module, &file)
+    }
+
+    /// Calls `visit` with each location of a stack, marks or not: its frame counted from the root, its place within it,
+    /// the frame's number, and its line where the frame has a row.
+    fn for_each_location(&self, id: u32, mut visit: impl FnMut(usize, usize, u32, Option<Line>)) {
+        for (depth, (frame, names)) in self.frames(id).enumerate() {
+            match names {
+                Some(names) => {
+                    for (inline, line) in names.lines.iter().enumerate() {
+                        visit(depth, inline, frame, Some(*line));
+                    }
+                }
+                None => visit(depth, 0, frame, None),
+            }
+        }
+    }
+
+    /// Calls `visit` with each location that is shown of a stack, root first: its frame counted from the root, the frame's
+    /// number, and its line where the frame has a row.
+    pub(crate) fn for_each_shown(&self, id: u32, mut visit: impl FnMut(usize, u32, Option<Line>)) {
+        let Some(view) = &self.stacks[id as usize].view else {
+            return self.for_each_location(id, |depth, _, frame, line| visit(depth, frame, line));
+        };
+        // What is shown stands in the sequence, in the same order.
+        let mut shown = self.sequence(id).iter();
+        self.for_each_location(id, |depth, inline, frame, line| {
+            if view.marks.leaves_out(depth, inline) {
+                return;
+            }
+            let function = shown.next().copied();
+            visit(
+                depth,
+                frame,
+                line.map(|line| Line {
+                    function: function.unwrap_or(line.function),
+                    ..line
+                }),
+            );
+        });
+    }
+
+    /// Returns what a frame is called, where it has a row.
+    pub(crate) fn names(&self, frame: u32) -> Option<&Names> {
+        self.names.get(frame as usize)?.as_ref()
+    }
+
+    /// Returns the stack that this one is a view of, itself where it is none.
+    pub(crate) fn base(&self, id: u32) -> u32 {
+        self.stacks[id as usize].view.as_ref().map_or(id, |view| view.of)
     }
 
     pub(crate) fn sequence(&self, id: u32) -> &[u32] {
@@ -433,12 +569,14 @@ impl Selected {
     /// Takes the weight off the stacks that do not stay.
     pub(crate) fn retain(&mut self, store: &StackStore, kept: &Kept, side: usize) {
         for (id, weights) in self.weights.iter_mut().enumerate() {
-            if weights[side] != 0.0 && !kept.keeps(store.sequence(id as u32)) {
+            // Whoever looks for a function finds it by its own name too, and where it is hidden.
+            let own = store.sequence(store.base(id as u32));
+            if weights[side] != 0.0 && !kept.keeps(store.sequence(id as u32), own) {
                 weights[side] = 0.0;
                 self.samples[id] = if side == 0 { 0 } else { self.samples[id] };
             }
         }
-        if !kept.keeps(&[self.unknown_function()]) {
+        if !kept.keeps(&[self.unknown_function()], &[]) {
             self.unknown[side] = 0.0;
             self.unknown_samples = if side == 0 { 0 } else { self.unknown_samples };
         }
@@ -464,10 +602,11 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn keeps(&self, sequence: &[u32]) -> bool {
+    pub(crate) fn keeps(&self, shown: &[u32], own: &[u32]) -> bool {
         let hit = |hits: &Vec<bool>| {
-            sequence
+            shown
                 .iter()
+                .chain(own)
                 .any(|&function| hits.get(function as usize) == Some(&true))
         };
         self.focus.as_ref().is_none_or(hit) && !self.ignore.as_ref().is_some_and(hit)

@@ -23,6 +23,8 @@ pub enum By {
     Host,
     /// A thread's name.
     Thread,
+    /// A tag of the stack. A stack with several counts for each, so that rows may add up to more than the whole.
+    Tag,
 }
 
 /// By what rows are sorted, the most first.
@@ -40,7 +42,7 @@ pub enum Sort {
 /// One row of a [`Top`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TopRow {
-    /// Function (also for lines), module, service, host or thread.
+    /// Function (also for lines), module, service, host, thread or tag.
     pub name: String,
     /// Source file; empty where it is not known or has no meaning.
     pub file: String,
@@ -161,15 +163,12 @@ fn by_line(store: &StackStore, selected: &Selected) -> Vec<(TopRow, Weights)> {
     for id in store.in_order(selected) {
         let weight = selected.weights[id as usize];
         let mut leaf = None;
-        for (_, names) in store.frames(id) {
-            for line in names.iter().flat_map(|names| names.lines.iter()) {
-                let key = (line.function, line.file, line.line);
+        store.for_each_shown(id, |_, _, line| {
+            leaf = line.map(|line| (line.function, line.file, line.line));
+            if let Some(key) = leaf {
                 sums.entry(key).or_default().add_stack(id, weight);
             }
-            leaf = names
-                .and_then(|names| names.lines.last())
-                .map(|line| (line.function, line.file, line.line));
-        }
+        });
         // A stack whose leaf has no row, or that has no frames, keeps its own name without a line.
         let named = store.sequence(id).last().map(|&function| (function, 0, 0));
         if let Some(key) = leaf.or(named) {
@@ -213,7 +212,7 @@ pub(crate) fn of_stacks(store: &StackStore, selected: &Selected, by: By) -> Vec<
         By::Function => by_function(store, selected),
         By::Line => by_line(store, selected),
         By::Module => by_module(store, selected),
-        By::Service | By::Host | By::Thread => Vec::new(),
+        By::Service | By::Host | By::Thread | By::Tag => Vec::new(),
     }
 }
 

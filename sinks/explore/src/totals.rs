@@ -37,3 +37,12 @@ pub(crate) struct TotalColumns {
     pub(crate) weights: Vec<f64>,
     pub(crate) samples: Vec<u64>,
 }
+
+/// The same per stack and service, as columns.
+#[derive(Debug, Clone, PartialEq, Row, Deserialize)]
+pub(crate) struct ServiceTotalColumns {
+    pub(crate) stacks: Vec<u64>,
+    pub(crate) services: Vec<String>,
+    pub(crate) weights: Vec<f64>,
+    pub(crate) samples: Vec<u64>,
+}

@@ -1,7 +1,9 @@
 //! Flame graphs as SVG, drawn by inferno: searchable, zoomable, in one file.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use inferno::flamegraph;
-use inferno::flamegraph::color::{BasicPalette, Palette};
+use inferno::flamegraph::color::{BasicPalette, Color, Palette, PaletteMap};
 
 use crate::ExportError;
 use crate::folded::clean;
@@ -26,6 +28,64 @@ pub struct Options {
     pub subtitle: String,
     /// Whether colours show the difference to the baseline: red is more, blue is less.
     pub differential: bool,
+    /// Groups of functions by name, where colours show those: a group has one colour in every picture, what has none or the
+    /// empty one is grey, and the groups that are there are named below the title.
+    pub groups: Option<BTreeMap<String, String>>,
+}
+
+/// Most groups that are named below the title: what fits a line.
+const NAMED_MAX: usize = 8;
+
+/// Returns the colour of a group: grey for none, else a hue drawn by its name.
+fn colour(group: &str) -> Color {
+    if group.is_empty() {
+        return Color {
+            r: 190,
+            g: 190,
+            b: 190,
+        };
+    }
+    let hash = group.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        // FNV-1a.
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    // Of each channel the upper half, so that dark text can be read on it; one of three is low, so that it is no grey.
+    let channel = |shift: u32| 128 + (hash >> shift & 0x7f) as u8;
+    let (mut r, mut g, mut b) = (channel(3), channel(11), channel(19));
+    match hash % 3 {
+        0 => r = 90,
+        1 => g = 90,
+        _ => b = 90,
+    }
+    Color { r, g, b }
+}
+
+/// Returns the colours of all functions in the stacks, by the groups that they are in.
+fn palette(stacks: &[FoldedStack], groups: &BTreeMap<String, String>) -> PaletteMap {
+    let mut palette = PaletteMap::default();
+    for frame in stacks.iter().flat_map(|stack| &stack.frames) {
+        let group = groups.get(frame).map_or("", String::as_str);
+        palette.insert(clean(frame), colour(group));
+    }
+    palette
+}
+
+/// Returns a line that names the groups.
+fn legend(groups: &BTreeMap<String, String>) -> String {
+    let names: BTreeSet<&str> = groups
+        .values()
+        .map(String::as_str)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let shown = names.iter().take(NAMED_MAX).map(|name| {
+        let Color { r, g, b } = colour(name);
+        format!("{name} rgb({r},{g},{b})")
+    });
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED_MAX {
+        text.push_str(&format!(" and {} more", names.len() - NAMED_MAX));
+    }
+    text
 }
 
 /// Returns the picture.
@@ -57,6 +117,16 @@ pub fn svg(stacks: &[FoldedStack], options: &Options) -> Result<Vec<u8>, ExportE
     drawing.hash = true;
     drawing.colors = Palette::Basic(BasicPalette::Hot);
     drawing.min_width = 0.05;
+    let mut palette = options.groups.as_ref().map(|groups| palette(stacks, groups));
+    if let Some(groups) = &options.groups {
+        drawing.palette_map = palette.as_mut();
+        drawing.notes = legend(groups);
+        drawing.subtitle = Some(
+            format!("{}   {}", options.subtitle, legend(groups))
+                .trim()
+                .to_owned(),
+        );
+    }
     let mut picture = Vec::new();
     flamegraph::from_lines(&mut drawing, lines.iter().map(String::as_str), &mut picture)
         .map_err(|error| ExportError::Draw(error.to_string()))?;
@@ -80,6 +150,7 @@ mod tests {
             title: "t".into(),
             subtitle: "s".into(),
             differential,
+            groups: None,
         };
         String::from_utf8(svg(stacks, &options).unwrap()).unwrap()
     }
@@ -113,6 +184,41 @@ mod tests {
             true,
         );
         assert!(picture.contains("new") && picture.contains("old"));
+    }
+
+    /// Checks that functions of one group have one colour, those of another one another, and those of none grey.
+    #[test]
+    fn groups_have_colours() {
+        let stacks = [
+            stack(&["main", "copy"], 50, 0),
+            stack(&["main", "move"], 30, 0),
+            stack(&["main", "parse"], 20, 0),
+        ];
+        let groups = [
+            ("copy", "copy=vector"),
+            ("move", "copy=vector"),
+            ("parse", "work=parse"),
+            ("main", ""),
+        ];
+        let options = Options {
+            groups: Some(
+                groups
+                    .map(|(name, group)| (name.to_owned(), group.to_owned()))
+                    .into(),
+            ),
+            ..Options::default()
+        };
+        let picture = String::from_utf8(svg(&stacks, &options).unwrap()).unwrap();
+        let fill = |name: &str| {
+            let at = picture.find(&format!("<title>{name} (")).unwrap();
+            let rest = &picture[at..];
+            let start = rest.find("fill=\"").unwrap() + 6;
+            rest[start..].split('"').next().unwrap().to_owned()
+        };
+        assert_eq!(fill("copy"), fill("move"));
+        assert_ne!(fill("copy"), fill("parse"));
+        assert_eq!(fill("main"), "rgb(190,190,190)");
+        assert!(picture.contains("copy=vector rgb("), "the groups are named");
     }
 
     /// Checks that nothing to draw is an error, not an empty file.

@@ -1,5 +1,6 @@
 //! `strobe flamegraph`: a picture of where time goes, as SVG.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ use crate::times::shown;
 #[derive(clap::Args)]
 #[command(
     after_help = "EXAMPLES\n  strobe flamegraph --since -15m --output cpu.svg\n  strobe flamegraph --service orders \
-                        --output - > orders.svg\n  strobe flamegraph --baseline now-2h..now-1h"
+                        --output - > orders.svg\n  strobe flamegraph --baseline now-2h..now-1h\n  strobe flamegraph --service orders --color-by copy"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -27,6 +28,9 @@ pub struct Args {
     /// Where to write; `-` for standard output.
     #[arg(long, default_value = "strobe-flamegraph.svg")]
     output: PathBuf,
+    /// Colour boxes by the tag of this key that weighs the most in each; grey has none.
+    #[arg(long, value_name = "KEY", conflicts_with = "baseline")]
+    color_by: Option<String>,
     /// Boxes at most; what is cut is summed in boxes called "other".
     #[arg(long, default_value_t = strobe_explore::TREE_NODES_DEFAULT)]
     max_nodes: usize,
@@ -40,10 +44,15 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let selection = args.selection.selection()?;
     let baseline = args.baseline.selection(&selection)?;
     let explorer = Explorer::new(&config.clickhouse.reader()?);
-    let tree = wait(async {
-        Ok(explorer
+    let (tree, values) = wait(async {
+        let tree = explorer
             .tree(&selection, baseline.as_ref(), args.max_nodes)
-            .await?)
+            .await?;
+        let values = match &args.color_by {
+            Some(key) => explorer.values_of_functions(&selection, key).await?,
+            None => BTreeMap::new(),
+        };
+        Ok((tree, values))
     })?;
     let total = tree.nodes.first().map_or(0.0, |root| root.total);
     if total <= 0.0 && tree.nodes.first().is_none_or(|root| root.baseline_total <= 0.0) {
@@ -54,6 +63,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         title: format!("{what}: {:.2} cores", tree.range.cores(total)),
         subtitle: format!("{} to {}", shown(tree.range.since_us), shown(tree.range.until_us)),
         differential: tree.baseline.is_some(),
+        groups: args.color_by.is_some().then_some(values),
     };
     let picture = svg(&folded(&tree), &options)?;
     if args.output.as_os_str() == "-" {

@@ -1,9 +1,11 @@
-//! `strobe stacks`: stack schemas as files, before anyone enables them.
+//! `strobe stacks`: stack schemas as files; what needs the store or the bus is in files of its own.
 
 use std::path::{Path, PathBuf};
 
 use strobe_stack_schema::{Diagnostic, Library, Severity, Source, StackSchemaError, check, stacktags, test};
 
+use crate::commands::{stacks_on_bus, stacks_try};
+use crate::config::Config;
 use crate::error::CliError;
 use crate::{input, render};
 
@@ -12,7 +14,11 @@ use crate::{input, render};
 #[command(after_help = "Examples:\n  \
     strobe stacks check schemas/stacks\n  \
     strobe stacks test schemas/stacks/cpp.stacks\n  \
-    strobe stacks import team.stacktags > team.stacks")]
+    strobe stacks import team.stacktags > team.stacks\n  \
+    strobe stacks try team.stacks --since -1h --service checkout\n  \
+    strobe stacks apply schemas/stacks\n  \
+    strobe stacks list\n  \
+    strobe stacks remove team")]
 pub enum Command {
     /// Look schemas over: rules without an example, that can never match, that never prevail.
     Check {
@@ -27,6 +33,14 @@ pub enum Command {
         #[command(flatten)]
         files: Files,
     },
+    /// Show what schemas would do to stored samples, before anyone enables them: share per tag, frames removed, untagged rest.
+    Try(stacks_try::Args),
+    /// Put schemas in force for the fleet: processors take them over between two batches.
+    Apply(stacks_on_bus::Apply),
+    /// List the schemas that were applied.
+    List(stacks_on_bus::List),
+    /// Take schemas out of force.
+    Remove(stacks_on_bus::Remove),
     /// Write a file of Microsoft's stack tags as a schema, on standard output; what cannot be carried over, on standard error.
     Import {
         /// The file.
@@ -46,7 +60,11 @@ pub struct Files {
 }
 
 impl Files {
-    fn sources(&self) -> Result<Vec<Source>, CliError> {
+    /// Returns the texts of the files, those of a folder by name.
+    ///
+    /// # Errors
+    /// [`CliError`] names the file that cannot be read, or the folder that has none.
+    pub fn sources(&self) -> Result<Vec<Source>, CliError> {
         let mut sources = Vec::new();
         for path in &self.paths {
             if !path.is_dir() {
@@ -79,7 +97,8 @@ fn read(path: &Path) -> Result<Source, CliError> {
     Ok(Source::new(&path.display().to_string(), &input::text(path)?))
 }
 
-fn refused(error: StackSchemaError) -> CliError {
+/// Returns a refusal as what was typed wrong.
+pub fn refused(error: StackSchemaError) -> CliError {
     CliError::Usage(error.to_string())
 }
 
@@ -87,8 +106,12 @@ fn refused(error: StackSchemaError) -> CliError {
 ///
 /// # Errors
 /// [`CliError`]; [`CliError::Said`] where schemas have errors, which are printed.
-pub fn run(command: &Command) -> Result<(), CliError> {
+pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
     match command {
+        Command::Try(args) => stacks_try::run(config, args),
+        Command::Apply(args) => stacks_on_bus::apply(config, args),
+        Command::List(args) => stacks_on_bus::list(config, args),
+        Command::Remove(args) => stacks_on_bus::remove(config, args),
         Command::Check { files, untested } => {
             let library = Library::parse(&files.sources()?).map_err(refused)?;
             let mut found: Vec<Diagnostic> = Vec::new();
@@ -132,7 +155,10 @@ pub fn run(command: &Command) -> Result<(), CliError> {
 }
 
 /// Prints what was found. A text of several lines: each is cleaned by itself.
-fn said(found: &[Diagnostic]) -> Result<(), CliError> {
+///
+/// # Errors
+/// [`CliError::Io`] where standard output cannot be written.
+pub fn said(found: &[Diagnostic]) -> Result<(), CliError> {
     for one in found {
         let text = one.to_string();
         let lines: Vec<String> = text.lines().map(render::plain).collect();

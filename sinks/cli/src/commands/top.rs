@@ -13,7 +13,7 @@ use crate::times::shown;
 /// The arguments.
 #[derive(clap::Args)]
 #[command(
-    after_help = "EXAMPLES\n  strobe top --since -15m --service orders\n  strobe top --by line --focus apply_discounts\n  \
+    after_help = "EXAMPLES\n  strobe top --since -15m --service orders\n  strobe top --by line --focus apply_discounts\n  strobe top --by tag --key copy\n  strobe top --tag copy=vector --raw\n  \
                         strobe top --since -10m --baseline now-1h10m..now-1h --sort change\n  strobe top -o json | jq \
                         '.rows[0].name'"
 )]
@@ -25,6 +25,10 @@ pub struct Args {
     /// What a row is.
     #[arg(long, value_enum, default_value = "function")]
     by: ByArg,
+    /// With `--by tag`: only tags of this key, and a row for what has none. Of a key of which a stack takes one, rows add up
+    /// to the whole.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// What the heaviest are by.
     #[arg(long, value_enum, default_value = "self")]
     sort: SortArg,
@@ -44,6 +48,8 @@ enum ByArg {
     Service,
     Host,
     Thread,
+    /// A tag that a stack schema gave; a stack with several counts for each.
+    Tag,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -63,6 +69,7 @@ impl From<ByArg> for By {
             ByArg::Service => Self::Service,
             ByArg::Host => Self::Host,
             ByArg::Thread => Self::Thread,
+            ByArg::Tag => Self::Tag,
         }
     }
 }
@@ -92,19 +99,31 @@ struct Answer {
 pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let selection = args.selection.selection()?;
     let baseline = args.baseline.selection(&selection)?;
+    if args.key.is_some() && args.by != ByArg::Tag {
+        return Err(CliError::Usage("--key goes with --by tag".into()));
+    }
     let explorer = Explorer::new(&config.clickhouse.reader()?);
     let answer = wait(async {
         let totals = explorer.stack_totals(&selection).await?;
         Ok(Answer {
-            top: explorer
-                .top(
-                    &selection,
-                    baseline.as_ref(),
-                    args.by.into(),
-                    args.sort.into(),
-                    args.limit,
-                )
-                .await?,
+            top: match &args.key {
+                Some(key) => {
+                    explorer
+                        .top_tags(&selection, baseline.as_ref(), key, args.sort.into(), args.limit)
+                        .await?
+                }
+                None => {
+                    explorer
+                        .top(
+                            &selection,
+                            baseline.as_ref(),
+                            args.by.into(),
+                            args.sort.into(),
+                            args.limit,
+                        )
+                        .await?
+                }
+            },
             complete: explorer.completeness(&selection).await?,
             samples: totals.iter().map(|stack| stack.samples).sum(),
         })
@@ -242,6 +261,7 @@ fn name_of(by: ByArg) -> &'static str {
         ByArg::Service => "service",
         ByArg::Host => "host",
         ByArg::Thread => "thread",
+        ByArg::Tag => "tag",
     }
 }
 
