@@ -36,6 +36,8 @@ printf '\nThe hottest functions of this host:\n\n'
 "${STROBE[@]}" top --since "$since" --until "$until" --limit 15
 printf '\nThe same for the demo service `orders`:\n\n'
 "${STROBE[@]}" top --since "$since" --until "$until" --service orders --limit 8
+printf '\nWhat the CPUs of this host pay for, by the shipped stack schemas:\n\n'
+"${STROBE[@]}" top --since "$since" --until "$until" --by tag --limit 10
 printf '\nWhere every sample went:\n\n'
 "${STROBE[@]}" status
 "${STROBE[@]}" flamegraph --since "$since" --until "$until" --output "$GRAPH"
