@@ -1,12 +1,14 @@
 # Everything a person types. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo up down test lint images up-containers down-containers bench-agent bench-unwind bench-wire \
-  bench-pipeline bench-storage bench-sampling bench-stacks bench-deploy
+.PHONY: help setup build demo up down test lint fuzz-stacks images up-containers down-containers bench-agent bench-unwind \
+  bench-wire bench-pipeline bench-storage bench-symbols bench-sampling bench-stacks bench-deploy
 
 export STROBE_HOME ?= $(CURDIR)/.strobe
 DEMO_SECONDS ?= 20
 DEMO_KEEP ?= 1
+FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 1
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -59,6 +61,9 @@ bench-storage: build ## Bytes per sample and per stack in the store, and a flame
 
 bench-stacks: build ## What matching stack schemas costs, beside plain regular expressions
 	@infra/bench.sh stacks
+
+fuzz-stacks: build ## Fuzz the language of stack schemas for FUZZ_SECONDS (60) from FUZZ_SEED (1)
+	@"$${CARGO_TARGET_DIR:-target}/release/examples/fuzz_stacks" $(FUZZ_SECONDS) $(FUZZ_SEED) "$(STROBE_HOME)/fuzz-stacks"
 
 bench-sampling: build ## Does the tuner find its rate, are totals unbiased, how fast is a simulated week
 	@infra/bench.sh sampling

@@ -10,7 +10,7 @@ use crate::context::Known;
 use crate::evaluate::Hit;
 use crate::intern::Interner;
 use crate::model::{Edit, Subject, Takes};
-use crate::outcome::{Made, Mark, Outcome};
+use crate::outcome::{Draft, Made, Mark};
 use crate::parse::field_of;
 use crate::program::{CompiledRule, Program, TagAction, TagKind};
 use crate::rename::Step;
@@ -37,6 +37,7 @@ pub(crate) struct Kept {
     admitted: FxHashMap<(u32, u32), u32>,
     candidates: Vec<Candidate>,
     best: Vec<Option<usize>>,
+    draft: Draft,
     pub bytes: usize,
 }
 
@@ -69,16 +70,17 @@ struct Place<'a, const W: usize> {
 }
 
 impl Decider<'_> {
-    /// Returns the outcome of rules that match, which stand in order. `locations` are those of the stack.
+    /// Returns the number of the outcome of rules that match, which stand in order. `locations` are those of the stack.
     pub(crate) fn decide<const W: usize>(
         &mut self,
         hits: &[Hit<W>],
         locations: &[u32],
         context: Option<&Known>,
-    ) -> Outcome {
+    ) -> u32 {
         let count = locations.len().min(64 * W);
         let locations = &locations[..count];
-        let mut outcome = Outcome::default();
+        let mut outcome = std::mem::take(&mut self.kept.draft);
+        outcome.clear();
         let mut candidates = std::mem::take(&mut self.kept.candidates);
         candidates.clear();
         // Which frames have their tag of a key already.
@@ -128,7 +130,9 @@ impl Decider<'_> {
         if renames {
             self.renames(hits, locations, &mut outcome);
         }
-        outcome
+        let number = self.made.intern(&outcome);
+        self.kept.draft = outcome;
+        number
     }
 
     /// Tags a rule's frames, but those that have a tag of the key already where the key takes one: rules come in the order
@@ -302,7 +306,7 @@ impl Decider<'_> {
         })
     }
 
-    fn edits<const W: usize>(&self, hits: &[Hit<W>], locations: &[u32], outcome: &mut Outcome) {
+    fn edits<const W: usize>(&self, hits: &[Hit<W>], locations: &[u32], outcome: &mut Draft) {
         let count = locations.len();
         let mut decided = Bits::<W>::NONE;
         let first = outcome.marks.len();
@@ -348,7 +352,7 @@ impl Decider<'_> {
         again
     }
 
-    fn renames<const W: usize>(&mut self, hits: &[Hit<W>], locations: &[u32], outcome: &mut Outcome) {
+    fn renames<const W: usize>(&mut self, hits: &[Hit<W>], locations: &[u32], outcome: &mut Draft) {
         // Few rules rename; a frame's list of them is told by a hash of their numbers.
         let mut rules: Vec<(&CompiledRule, &Bits<W>, u64)> = Vec::new();
         let mut frames = Bits::NONE;

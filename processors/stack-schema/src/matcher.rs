@@ -1,8 +1,9 @@
 //! The matcher: what is decided of a location, a stack and a context is decided once and remembered.
 
+use std::hash::Hasher;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::context::{Context, Contexts};
 use crate::decide::{self, Decider};
@@ -26,7 +27,7 @@ const WORDS_WIDE: usize = 64;
 pub const MEMORY_BYTES: usize = 256 << 20;
 
 /// Bytes of a stack beside its locations.
-const STACK_BYTES: usize = 96;
+const STACK_BYTES: usize = 80;
 /// Bytes of an answer for a stack in a context.
 const RESOLVED_BYTES: usize = 24;
 
@@ -76,7 +77,9 @@ enum Kept {
 
 #[derive(Debug)]
 struct Stack {
-    locations: Arc<[u32]>,
+    /// Where its locations begin among those of all stacks, and how many there are.
+    start: usize,
+    count: usize,
     /// Its outcome, or [`WAITS`].
     fixed: u32,
     kept: Kept,
@@ -100,7 +103,10 @@ pub struct Matcher {
     middle: Option<Evaluator<WORDS_MIDDLE>>,
     wide: Option<Evaluator<WORDS_WIDE>>,
     stacks: Vec<Stack>,
-    index: FxHashMap<Arc<[u32]>, u32>,
+    /// Locations of all stacks, one behind the other.
+    locations: Vec<u32>,
+    /// Stacks by the hash of their locations; two of one hash stand in neighbouring places.
+    index: FxHashMap<u64, u32>,
     resolved: FxHashMap<(u32, u32), u32>,
     room: Vec<u32>,
     stack_bytes: usize,
@@ -121,6 +127,7 @@ impl Matcher {
             middle: None,
             wide: None,
             stacks: Vec::new(),
+            locations: Vec::new(),
             index: FxHashMap::default(),
             resolved: FxHashMap::default(),
             room: Vec::new(),
@@ -148,6 +155,7 @@ impl Matcher {
             self.made = Made::new(&self.program);
             self.decided = decide::Kept::default();
             self.stacks = Vec::new();
+            self.locations = Vec::new();
             self.index = FxHashMap::default();
             self.resolved = FxHashMap::default();
             self.stack_bytes = 0;
@@ -197,17 +205,25 @@ impl Matcher {
         let mut room = std::mem::take(&mut self.room);
         room.clear();
         room.extend(locations.iter().map(|location| location.0));
-        let id = match self.index.get(room.as_slice()) {
-            Some(&known) => known,
-            None => self.new_stack(&room),
+        let mut hash = digest(&room);
+        let id = loop {
+            match self.index.get(&hash) {
+                Some(&known) if self.locations_of(known) == room => break known,
+                Some(_) => hash = hash.wrapping_add(1),
+                None => break self.new_stack(&room, hash),
+            }
         };
         self.room = room;
         StackId(id)
     }
 
-    fn new_stack(&mut self, locations: &[u32]) -> u32 {
-        let owned: Arc<[u32]> = locations.into();
-        let count = owned.len();
+    fn locations_of(&self, stack: u32) -> &[u32] {
+        let Stack { start, count, .. } = self.stacks[stack as usize];
+        &self.locations[start..start + count]
+    }
+
+    fn new_stack(&mut self, locations: &[u32], hash: u64) -> u32 {
+        let count = locations.len();
         let (fixed, kept) = if count <= 64 {
             let terms = locations.iter().map(|&location| self.interner.terms(location));
             self.narrow.run(&self.program, terms);
@@ -235,12 +251,14 @@ impl Matcher {
         };
         let id = self.stacks.len() as u32;
         self.stack_bytes += 4 * count + STACK_BYTES;
-        self.index.insert(Arc::clone(&owned), id);
+        self.index.insert(hash, id);
         self.stacks.push(Stack {
-            locations: owned,
+            start: self.locations.len(),
+            count,
             fixed,
             kept,
         });
+        self.locations.extend_from_slice(locations);
         id
     }
 
@@ -267,8 +285,8 @@ impl Matcher {
     }
 
     fn resolve(&mut self, stack: StackId, context: ContextId) -> u32 {
+        let locations = self.locations_of(stack.0).to_vec();
         let entry = &self.stacks[stack.0 as usize];
-        let locations = Arc::clone(&entry.locations);
         let made = match &entry.kept {
             Kept::Nothing => entry.fixed,
             Kept::MatchAgain if locations.len() <= 64 * WORDS_MIDDLE => {
@@ -332,7 +350,7 @@ impl Matcher {
         locations: &[u32],
         context: Option<ContextId>,
     ) -> u32 {
-        let outcome = Decider {
+        Decider {
             program: &self.program,
             interner: &self.interner,
             made: &mut self.made,
@@ -343,15 +361,14 @@ impl Matcher {
             hits,
             locations,
             context.and_then(|context| self.contexts.get(context.0)),
-        );
-        self.made.intern(outcome)
+        )
     }
 
     /// Returns the rules that match a stack in a context, in the order in which they prevail: schema and rule by name.
     /// Costs a match each time: it is for people who ask why.
     pub fn matching(&mut self, stack: StackId, context: ContextId) -> Vec<(Arc<str>, Arc<str>)> {
         let mut evaluator: Evaluator<WORDS_WIDE> = self.take_evaluator();
-        let locations = Arc::clone(&self.stacks[stack.0 as usize].locations);
+        let locations = self.locations_of(stack.0).to_vec();
         let terms = locations.iter().map(|&location| self.interner.terms(location));
         evaluator.run(&self.program, terms);
         let hits = self.answered(&evaluator.hits, context);
@@ -365,7 +382,7 @@ impl Matcher {
     }
 
     /// Returns an outcome.
-    pub fn get(&self, outcome: OutcomeId) -> &Outcome {
+    pub fn get(&self, outcome: OutcomeId) -> Outcome<'_> {
         self.made.outcome(outcome.0)
     }
 
@@ -383,6 +400,17 @@ impl Matcher {
     pub fn name(&self, name: u32) -> &str {
         self.made.name(name)
     }
+}
+
+/// Returns a hash of a stack's locations.
+fn digest(locations: &[u32]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_usize(locations.len());
+    for pair in locations.chunks(2) {
+        let high = pair.get(1).copied().unwrap_or(u32::MAX);
+        hasher.write_u64(u64::from(high) << 32 | u64::from(pair[0]));
+    }
+    hasher.finish()
 }
 
 /// Keeps the evaluator for stacks of some depth, which is made when the first of them comes.

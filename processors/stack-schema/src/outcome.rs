@@ -1,7 +1,7 @@
 //! What rules make of a stack: tags, tags of frames, and marks.
 
 use std::cmp::Ordering;
-use std::hash::{Hash, Hasher};
+use std::hash::Hasher;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
@@ -44,14 +44,38 @@ impl Mark {
 }
 
 /// What rules make of a stack in a context. Frames are counted from the root, from 0.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Outcome {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Outcome<'a> {
     /// Tags of the stack, in the order of their text.
-    pub tags: Vec<u32>,
+    pub tags: &'a [u32],
     /// Tags of single frames: frame and tag, in that order.
-    pub frame_tags: Vec<(u32, u32)>,
+    pub frame_tags: &'a [(u32, u32)],
     /// Marks of frames: frame and mark. A frame has at most one that leaves it out and one that renames it.
+    pub marks: &'a [(u32, Mark)],
+}
+
+/// An outcome under way; its room is used again for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub tags: Vec<u32>,
+    pub frame_tags: Vec<(u32, u32)>,
     pub marks: Vec<(u32, Mark)>,
+}
+
+impl Draft {
+    pub(crate) fn clear(&mut self) {
+        self.tags.clear();
+        self.frame_tags.clear();
+        self.marks.clear();
+    }
+
+    fn outcome(&self) -> Outcome<'_> {
+        Outcome {
+            tags: &self.tags,
+            frame_tags: &self.frame_tags,
+            marks: &self.marks,
+        }
+    }
 }
 
 /// One line of a view.
@@ -65,13 +89,13 @@ pub struct Shown<'a> {
     pub renamed: bool,
 }
 
-impl Outcome {
+impl Outcome<'_> {
     /// Returns what is to be seen of a stack of `names`, root first. Where all is left out, one line says by which schema:
     /// the stack keeps its weight and its place in the total.
     pub fn view<'a>(&self, program: &Program, made: &'a Made, names: &[&'a str]) -> Vec<Shown<'a>> {
         let mut left_out = vec![None; names.len()];
         let mut renamed = vec![None; names.len()];
-        for &(frame, mark) in &self.marks {
+        for &(frame, mark) in self.marks {
             match (mark.left_out_by(), mark) {
                 (Some(by), _) => left_out[frame as usize] = Some(by),
                 (None, Mark::Renamed { name }) => renamed[frame as usize] = Some(name),
@@ -104,14 +128,19 @@ impl Outcome {
 }
 
 /// Bytes of an outcome beside its lists: its place in the index and in the list.
-const OUTCOME_BYTES: usize = 120;
+const OUTCOME_BYTES: usize = 60;
 
 /// Outcomes, each distinct one once, and the texts that they name.
 #[derive(Debug, Default)]
 pub struct Made {
     /// Outcomes by their hash.
     index: FxHashMap<u64, u32>,
-    list: Vec<Outcome>,
+    /// Where each outcome's tags, tags of frames and marks begin; those of the next one end them.
+    list: Vec<[u32; 3]>,
+    /// Those of all outcomes, one behind the other: an allocation for each would cost more than deciding it.
+    of_stacks: Vec<u32>,
+    of_frames: Vec<(u32, u32)>,
+    marks: Vec<(u32, Mark)>,
     /// Tags of numbers below this are the program's.
     fixed: u32,
     pub(crate) tags: Names,
@@ -143,9 +172,19 @@ impl Made {
     }
 
     /// Returns an outcome.
-    pub fn outcome(&self, id: u32) -> &Outcome {
+    pub fn outcome(&self, id: u32) -> Outcome<'_> {
         // Numbers come from `intern` alone.
-        &self.list[id as usize]
+        let at = id as usize;
+        let [tags, frames, marks] = self.list[at].map(|start| start as usize);
+        let ends = match self.list.get(at + 1) {
+            Some(next) => next.map(|start| start as usize),
+            None => [self.of_stacks.len(), self.of_frames.len(), self.marks.len()],
+        };
+        Outcome {
+            tags: &self.of_stacks[tags..ends[0]],
+            frame_tags: &self.of_frames[frames..ends[1]],
+            marks: &self.marks[marks..ends[2]],
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -162,13 +201,12 @@ impl Made {
     }
 
     /// Returns the number of an outcome whose lists are in order.
-    pub(crate) fn intern(&mut self, outcome: Outcome) -> u32 {
-        let mut hasher = FxHasher::default();
-        outcome.hash(&mut hasher);
-        let mut hash = hasher.finish();
+    pub(crate) fn intern(&mut self, draft: &Draft) -> u32 {
+        let outcome = draft.outcome();
+        let mut hash = digest(&outcome);
         // Two outcomes of one hash stand in neighbouring places.
         while let Some(&known) = self.index.get(&hash) {
-            if self.list[known as usize] == outcome {
+            if self.outcome(known) == outcome {
                 return known;
             }
             hash = hash.wrapping_add(1);
@@ -177,7 +215,34 @@ impl Made {
         self.bytes +=
             4 * outcome.tags.len() + 8 * outcome.frame_tags.len() + 12 * outcome.marks.len() + OUTCOME_BYTES;
         self.index.insert(hash, id);
-        self.list.push(outcome);
+        // The bound on memory keeps all of them far below 2^32.
+        self.list
+            .push([self.of_stacks.len(), self.of_frames.len(), self.marks.len()].map(|start| start as u32));
+        self.of_stacks.extend_from_slice(outcome.tags);
+        self.of_frames.extend_from_slice(outcome.frame_tags);
+        self.marks.extend_from_slice(outcome.marks);
         id
     }
+}
+
+/// Returns a hash of an outcome.
+fn digest(outcome: &Outcome<'_>) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_usize(outcome.tags.len());
+    for &tag in outcome.tags {
+        hasher.write_u32(tag);
+    }
+    for &(frame, tag) in outcome.frame_tags {
+        hasher.write_u64(u64::from(frame) << 32 | u64::from(tag));
+    }
+    for &(frame, mark) in outcome.marks {
+        let (kind, number) = match mark {
+            Mark::Hidden { by } => (0, by),
+            Mark::Folded { by } => (1, by),
+            Mark::Cut { by } => (2, by),
+            Mark::Renamed { name } => (3, name),
+        };
+        hasher.write_u64(kind << 62 | u64::from(frame) << 32 | u64::from(number));
+    }
+    hasher.finish()
 }

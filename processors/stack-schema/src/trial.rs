@@ -74,7 +74,7 @@ impl Trial {
         if outcome.tags.is_empty() {
             self.untagged += weight;
         }
-        for &tag in &outcome.tags {
+        for &tag in outcome.tags {
             *self.tags.entry(self.matcher.tag(tag).to_owned()).or_default() += weight;
         }
         let mut of_frames: Vec<u32> = outcome.frame_tags.iter().map(|(_, tag)| *tag).collect();

@@ -218,7 +218,7 @@ fn actual(matcher: &mut Matcher, stack: &[FoldedFrame], context: &Context<'_>) -
     let id = matcher.stack(&locations);
     let context = matcher.context(context);
     let outcome = matcher.outcome(id, context);
-    let outcome = matcher.get(outcome).clone();
+    let outcome = matcher.get(outcome);
     let schema = |by: u32| matcher.program().schemas()[by as usize].name.to_string();
     let mut made = Expected {
         tags: outcome

@@ -70,7 +70,7 @@ fn tags_are_those_of_the_original() {
         let id = matcher.stack(&locations);
         let context = matcher.context(&Context::default());
         let outcome = matcher.outcome(id, context);
-        let outcome = matcher.get(outcome).clone();
+        let outcome = matcher.get(outcome);
         let stack: Vec<String> = outcome
             .tags
             .iter()
