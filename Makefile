@@ -65,6 +65,9 @@ bench-stacks: build ## What matching stack schemas costs, beside plain regular e
 fuzz-stacks: build ## Fuzz the language of stack schemas for FUZZ_SECONDS (60) from FUZZ_SEED (1)
 	@"$${CARGO_TARGET_DIR:-target}/release/examples/fuzz_stacks" $(FUZZ_SECONDS) $(FUZZ_SEED) "$(STROBE_HOME)/fuzz-stacks"
 
+bench-symbols: build ## Making symbol files and looking addresses up in them, beside LLVM's tools and blazesym
+	@infra/bench.sh symbols
+
 bench-sampling: build ## Does the tuner find its rate, are totals unbiased, how fast is a simulated week
 	@infra/bench.sh sampling
 

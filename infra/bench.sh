@@ -19,7 +19,7 @@ FULL_HZ=$((5000 / $(nproc) | 1))
 
 usage() {
   cat <<USAGE
-usage: bench.sh agent|unwind|wire|pipeline|storage|sampling|stacks [FLAGS OF THE BENCHMARK]
+usage: bench.sh agent|unwind|wire|pipeline|storage|sampling|stacks|symbols [FLAGS OF THE BENCHMARK]
 
   agent     CPU per sample, memory and losses of the agent
   unwind    CPU per sample with frame pointers and without, whole stacks of real programs, tables
@@ -27,6 +27,7 @@ usage: bench.sh agent|unwind|wire|pipeline|storage|sampling|stacks [FLAGS OF THE
   pipeline  from raw batches to queryable rows
   storage   bytes per sample and per stack in the store, and a flame graph over 10 million samples
   stacks    what matching stack schemas costs, beside plain regular expressions
+  symbols   from debug information to a symbol file, and look-ups in it, beside LLVM's and blazesym's
   sampling  the tuner's error, the bias of totals and the truth of their intervals, in simulated fleets
 
 Captures are recorded once, into $BENCH/capture (remove it to record them again).
@@ -180,12 +181,40 @@ bench_storage() {
 
 bench_stacks() { "$TARGET/examples/bench_stacks" "$@"; }
 
+# full_debug - an executable of this project with full debug information, built once: the largest that is sure to be here.
+full_debug() {
+  local folder="$BENCH/full-debug"
+  [[ -x $folder/release/strobe ]] && return
+  run_step "building strobe with full debug information (once)" "$LOG/bench-full-debug.log" \
+    env CARGO_PROFILE_RELEASE_DEBUG=full CARGO_TARGET_DIR="$folder" cargo build --release --locked -p strobe --bin strobe
+}
+
+bench_symbols() {
+  local file arguments=()
+  if [[ " $* " != *" --binary "* ]]; then
+    full_debug
+    arguments=(--binary "$BENCH/full-debug/release/strobe")
+  fi
+  "$TARGET/examples/bench_symbols" "${arguments[@]}" "$@"
+  # Separate debug files, as distributions have them.
+  for file in /lib/*-linux-gnu/libc.so.6; do
+    local id debug
+    id="$(readelf -n "$file" | awk '/Build ID:/ { print $3 }')"
+    debug="/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug"
+    if [[ -f $debug ]]; then
+      "$TARGET/examples/bench_symbols" --binary "$file" --debug "$debug" | sed 's/^figure symbols\./figure symbols.libc_/'
+    else
+      say "skipped: the C library's debug file: apt-get install libc6-dbg"
+    fi
+  done
+}
+
 bench_sampling() { "$TARGET/examples/bench_sampling" "$@"; }
 
 main() {
   local name="${1:-}"
   case "$name" in
-    agent | unwind | wire | pipeline | storage | sampling | stacks) shift ;;
+    agent | unwind | wire | pipeline | storage | sampling | stacks | symbols) shift ;;
     -h | --help | help) usage; return ;;
     *) usage >&2; return 2 ;;
   esac

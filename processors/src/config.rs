@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use strobe_bus::BusSettings;
-use strobe_symbols::Limits;
+use strobe_symbols::{ConvertLimits, Limits};
 
 use crate::error::ProcessorError;
 
@@ -30,11 +30,20 @@ pub struct ProcessorConfig {
     pub symbol_memo_bytes: usize,
     /// Tags of stacks remembered, in bytes.
     pub tag_memory_bytes: usize,
+    /// Bytes of symbol files kept in memory.
+    pub symbol_file_bytes: usize,
+    /// Make symbol files of binaries that have none. Several processors of one store share the work.
+    pub symbol_convert: bool,
+    /// Longest time for making one.
+    #[serde(with = "humantime_serde")]
+    pub symbol_convert_time: Duration,
+    /// Private memory for making one.
+    pub symbol_convert_memory_bytes: u64,
 }
 
 impl Default for ProcessorConfig {
     fn default() -> Self {
-        let limits = Limits::default();
+        let (limits, convert) = (Limits::default(), ConvertLimits::default());
         Self {
             symbol_store: PathBuf::new(),
             group: "strobe-processor".into(),
@@ -44,6 +53,10 @@ impl Default for ProcessorConfig {
             symbol_binary_bytes: limits.binary_bytes,
             symbol_memo_bytes: limits.memo_bytes,
             tag_memory_bytes: crate::tag::MEMORY_BYTES,
+            symbol_file_bytes: limits.file_bytes,
+            symbol_convert: true,
+            symbol_convert_time: convert.time,
+            symbol_convert_memory_bytes: convert.memory_bytes,
         }
     }
 }
@@ -63,6 +76,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Memory for what is remembered of the tags of stacks; one batch may add to it before it is let go.
     pub tag_memory_bytes: usize,
+    /// Limits on making symbol files; nothing where none are to be made.
+    pub convert: Option<ConvertLimits>,
 }
 
 impl ProcessorConfig {
@@ -80,6 +95,12 @@ impl ProcessorConfig {
             ("symbol_binary_bytes", self.symbol_binary_bytes == 0),
             ("symbol_memo_bytes", self.symbol_memo_bytes == 0),
             ("tag_memory_bytes", self.tag_memory_bytes == 0),
+            ("symbol_file_bytes", self.symbol_file_bytes == 0),
+            ("symbol_convert_time", self.symbol_convert_time.is_zero()),
+            (
+                "symbol_convert_memory_bytes",
+                self.symbol_convert_memory_bytes == 0,
+            ),
         ];
         if let Some((name, _)) = zero.into_iter().find(|(_, zero)| *zero) {
             return Err(ProcessorError::ZeroLimit(name));
@@ -94,9 +115,16 @@ impl ProcessorConfig {
                 memory_bytes: self.symbol_memory_bytes,
                 binary_bytes: self.symbol_binary_bytes,
                 memo_bytes: self.symbol_memo_bytes,
+                file_bytes: self.symbol_file_bytes,
                 ..Limits::default()
             },
             tag_memory_bytes: self.tag_memory_bytes,
+            convert: self.symbol_convert.then(|| ConvertLimits {
+                time: self.symbol_convert_time,
+                memory_bytes: self.symbol_convert_memory_bytes,
+                binary_bytes: self.symbol_binary_bytes,
+                ..ConvertLimits::default()
+            }),
         })
     }
 }

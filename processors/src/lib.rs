@@ -17,6 +17,7 @@
 
 pub mod config;
 pub mod error;
+mod keep;
 pub mod schemas;
 pub mod service;
 pub mod step;

@@ -13,6 +13,7 @@ use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer, SymbolsEr
 
 use crate::config::Settings;
 use crate::error::ProcessorError;
+use crate::keep;
 use crate::schemas::Schemas;
 use crate::step::{Made, StepError, step};
 use crate::tag::Tagger;
@@ -45,6 +46,7 @@ pub fn run_with(
     let mut symbols = SymbolSettings::new(Binaries::of_folder(Store::in_folder(&settings.symbol_store)?))?;
     symbols.debug_folders.clone_from(&settings.debug_folders);
     symbols.limits = settings.limits.clone();
+    symbols.hints = keep::start(settings, &symbols.worker, shutdown)?;
     let mut stage = Stage {
         names: Symbolizer::new(symbols)?,
         schemas: Schemas::follow(&bus, Arc::clone(&telemetry.schemas))?,

@@ -31,6 +31,7 @@ fn main() {
         binaries: Binaries::of_folder(Store::in_folder(&folder).unwrap()),
         worker: vec![own.with_file_name("symbol-worker").into_os_string()],
         debug_folders: Vec::new(),
+        hints: None,
         limits: Limits {
             memory_bytes: 4 << 30,
             binary_bytes: 4 << 30,

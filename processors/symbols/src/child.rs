@@ -37,6 +37,8 @@ pub(crate) struct Worker {
     requests: ChildStdin,
     answers: ChildStdout,
     buffer: Vec<u8>,
+    /// Bytes of the buffer that were handed out already.
+    taken: usize,
 }
 
 impl Worker {
@@ -77,6 +79,7 @@ impl Worker {
             requests,
             answers,
             buffer: Vec::new(),
+            taken: 0,
         };
         // Neither end may block: the deadline holds for writing too, since a worker may stop reading.
         ioctl_fionbio(&worker.requests, true).map_err(|error| failed(error.into()))?;
@@ -109,6 +112,17 @@ impl Worker {
     /// Sends one message and returns the answer. After an `Err` the worker is good for nothing but dropping.
     pub(crate) fn ask(&mut self, message: &[u8], most: Duration) -> Result<&[u8], Ended> {
         let deadline = Instant::now() + most;
+        self.send(message, deadline)?;
+        let end = self.receive_within(deadline)?;
+        // One answer to one request, and not a byte more.
+        if end != self.buffer.len() {
+            return Err(Ended::Nonsense);
+        }
+        Ok(&self.buffer[4..end])
+    }
+
+    /// Sends one message.
+    pub(crate) fn send(&mut self, message: &[u8], deadline: Instant) -> Result<(), Ended> {
         let message = wire::framed(message);
         let mut rest = message.as_slice();
         while !rest.is_empty() {
@@ -118,15 +132,28 @@ impl Worker {
                 Err(error) => wait_after(&error, &self.requests, PollFlags::OUT, deadline)?,
             }
         }
-        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Returns the next message.
+    pub(crate) fn receive(&mut self, deadline: Instant) -> Result<&[u8], Ended> {
+        let end = self.receive_within(deadline)?;
+        Ok(&self.buffer[4..end])
+    }
+
+    /// Reads the next message, and returns where it ends in the buffer, whose first four bytes are its length.
+    fn receive_within(&mut self, deadline: Instant) -> Result<usize, Ended> {
+        self.buffer.drain(..self.taken);
+        self.taken = 0;
         loop {
             if let Some((length, body)) = self.buffer.split_first_chunk::<4>() {
                 let length = u32::from_le_bytes(*length) as usize;
-                if length > MESSAGE_BYTES_MAX || body.len() > length {
+                if length > MESSAGE_BYTES_MAX {
                     return Err(Ended::Nonsense);
                 }
-                if body.len() == length {
-                    break;
+                if body.len() >= length {
+                    self.taken = 4 + length;
+                    return Ok(self.taken);
                 }
             }
             // Grows with what arrives, never with what is promised.
@@ -140,7 +167,6 @@ impl Worker {
                 Err(error) => wait_after(&error, &self.answers, PollFlags::IN, deadline)?,
             }
         }
-        Ok(&self.buffer[4..])
     }
 }
 

@@ -1,4 +1,5 @@
-//! Names for frames: what the memo knows, and for the rest one request per binary to the worker.
+//! Names for frames: what the memo knows; for the rest the binary's symbol file, and where there is none yet, one request
+//! to the worker.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,9 @@ use strobe_store::BinaryKey;
 use crate::child::{Ended, Worker};
 use crate::error::SymbolsError;
 use crate::fetch::Found;
+use crate::file::VERSION;
+use crate::keeper::Hint;
+use crate::library::Library;
 use crate::memo::{Entry, Memo, MemoLocation};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -53,6 +57,10 @@ struct BinaryState {
     key: BinaryKey,
     strikes: u8,
     verdict: Option<Verdict>,
+    /// There is no symbol file, or none that is any good, until then.
+    no_file_until: Option<Instant>,
+    /// That it is missing was said.
+    said: bool,
 }
 
 /// The same reason for every address of a binary, for a time or for good.
@@ -78,6 +86,7 @@ pub struct Symbolizer {
     hello: Hello,
     worker: Option<Worker>,
     memo: Memo,
+    library: Library,
     /// Numbers of the binaries, by kind and id: nested, so that looking one up copies nothing.
     numbers: FxHashMap<BinaryKind, FxHashMap<BuildId, u32>>,
     binaries: Vec<BinaryState>,
@@ -95,6 +104,7 @@ impl Symbolizer {
         let hello = settings.hello();
         let mut symbolizer = Self {
             memo: Memo::new(settings.limits.memo_bytes),
+            library: Library::new(settings.limits.file_bytes),
             settings,
             hello,
             worker: None,
@@ -113,6 +123,9 @@ impl Symbolizer {
         let bytes = self.memo.bytes() as u64;
         Telemetry {
             memo_bytes: bytes,
+            files_open: self.library.len() as u64,
+            file_bytes: self.library.held() as u64,
+            file_evictions: self.library.evictions,
             binaries: self.binaries.len() as u64,
             ..self.telemetry.clone()
         }
@@ -209,6 +222,7 @@ impl Symbolizer {
                 let mut addresses: Vec<u64> = group.iter().map(|&(_, address)| address).collect();
                 self.fill(group[0].0, &mut addresses)?;
             }
+            self.say_missing(batch, &targets);
             for (at, (entry, &address)) in entries.iter_mut().zip(&frames.address).enumerate() {
                 if let (None, Target::Memo(binary)) = (&entry, target_of(at)) {
                     *entry = Some(self.found(binary, address));
@@ -250,6 +264,7 @@ impl Symbolizer {
     /// so neither happens while a batch is under way.
     fn begin(&mut self) {
         self.telemetry.memo_turns += u64::from(self.memo.turn());
+        self.library.trim();
         if self.binaries.len() >= BINARIES_MAX {
             let refused = |state: &BinaryState| state.verdict.is_some_and(|verdict| verdict.until.is_none());
             let kept: Vec<_> = std::mem::take(&mut self.binaries)
@@ -257,6 +272,7 @@ impl Symbolizer {
                 .filter(refused)
                 .collect();
             self.memo = Memo::new(self.settings.limits.memo_bytes);
+            self.library = Library::new(self.settings.limits.file_bytes);
             self.numbers.clear();
             // Half of the places are for what is met from now on.
             for state in kept.into_iter().take(BINARIES_MAX / 2) {
@@ -298,6 +314,8 @@ impl Symbolizer {
             key,
             strikes: 0,
             verdict: None,
+            no_file_until: None,
+            said: false,
         }))
     }
 
@@ -348,9 +366,15 @@ impl Symbolizer {
         let Some(key) = self.binaries.get(binary as usize).map(|state| state.key.clone()) else {
             return Ok(());
         };
+        if self.fill_from_file(binary, &key, addresses)? {
+            return Ok(());
+        }
         self.telemetry.store_lookups += 1;
         let path = match self.settings.binaries.find(&key)? {
-            Found::At(path) => path,
+            Found::At(path) => {
+                self.hint(Hint::Convert(key));
+                path
+            }
             Found::Missing => {
                 self.telemetry.store_misses += 1;
                 self.judge(
@@ -374,6 +398,91 @@ impl Symbolizer {
             }
         }
         Ok(())
+    }
+
+    /// Looks addresses up in the binary's symbol file; returns whether there is one.
+    fn fill_from_file(
+        &mut self,
+        binary: u32,
+        key: &BinaryKey,
+        addresses: &[u64],
+    ) -> Result<bool, SymbolsError> {
+        let Some(state) = self.binaries.get_mut(binary as usize) else {
+            return Ok(false);
+        };
+        let now = Instant::now();
+        if !self.library.has(binary) {
+            if state.no_file_until.is_some_and(|until| now < until) {
+                return Ok(false);
+            }
+            let object = key.symbols(VERSION);
+            let Found::At(path) = self.settings.binaries.object(&object)? else {
+                state.no_file_until = Some(now + self.settings.limits.missing_time);
+                return Ok(false);
+            };
+            match self.library.open(binary, &path) {
+                Ok(()) => {}
+                Err(SymbolsError::Damaged { what }) => {
+                    self.damaged(binary, what);
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.telemetry.file_lookups += addresses.len() as u64;
+        match self.library.fill(binary, addresses, &mut self.memo) {
+            Ok(found) => Ok(found),
+            Err(SymbolsError::Damaged { what }) => {
+                self.damaged(binary, what);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Leaves a symbol file alone for a time. What is asked of it is asked of the worker instead.
+    fn damaged(&mut self, binary: u32, what: &'static str) {
+        self.library.close(binary);
+        self.telemetry.files_damaged += 1;
+        if let Some(state) = self.binaries.get_mut(binary as usize) {
+            state.no_file_until = Some(Instant::now() + VERDICT_TIME);
+            tracing::warn!(build_id = %state.key.id, what, "a symbol file is damaged and not used");
+        }
+    }
+
+    /// Says something to whoever keeps the store, who may be too busy to hear it: it is said again, or found by a scan.
+    fn hint(&self, hint: Hint) {
+        if let Some(hints) = &self.settings.hints {
+            let _ = hints.try_send(hint);
+        }
+    }
+
+    /// Says which binaries of a batch are missing, each once.
+    fn say_missing(&mut self, batch: &RawBatch, targets: &[Target]) {
+        if self.settings.hints.is_none() {
+            return;
+        }
+        for (binary, target) in batch.binaries.iter().zip(targets) {
+            let Target::Memo(number) = target else { continue };
+            let Some(state) = self.binaries.get_mut(*number as usize) else {
+                continue;
+            };
+            let missing = state
+                .verdict
+                .is_some_and(|verdict| verdict.reason == Reason::MissingBinary);
+            if missing && !std::mem::replace(&mut state.said, true) {
+                let hint = Hint::Missing {
+                    key: state.key.clone(),
+                    path: batch
+                        .strings
+                        .get(binary.path as usize)
+                        .cloned()
+                        .unwrap_or_default(),
+                    host: batch.run.host.clone(),
+                };
+                self.hint(hint);
+            }
+        }
     }
 
     /// Makes one attempt at a request. Returns whether it is settled: answered, or the binary has its verdict.

@@ -10,6 +10,18 @@ pub enum SymbolsError {
     /// The symbol store, or the folder with copies of a remote one, does not work.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A symbol file does not hold together. It is made anew from the binary.
+    #[error("symbol file is damaged: {what}")]
+    Damaged {
+        /// What does not hold.
+        what: &'static str,
+    },
+    /// A symbol file cannot be read or written.
+    #[error("symbol file cannot be read or written")]
+    File {
+        /// What the system said.
+        source: io::Error,
+    },
     /// The symbol worker cannot be started.
     #[error("symbol worker `{command}` cannot be started")]
     WorkerStart {
@@ -40,7 +52,8 @@ impl SymbolsError {
                     io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory
                 )
             }
-            Self::WorkerUnusable { .. } => false,
+            Self::File { .. } => true,
+            Self::WorkerUnusable { .. } | Self::Damaged { .. } => false,
         }
     }
 }

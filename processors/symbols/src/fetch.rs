@@ -81,10 +81,18 @@ impl Binaries {
     /// # Errors
     /// [`StoreError`] where the store does not answer, or the copy cannot be written.
     pub fn find(&self, key: &BinaryKey) -> Result<Found, StoreError> {
+        self.object(&key.executable())
+    }
+
+    /// Returns where an object of the store is, after fetching it where that is needed.
+    ///
+    /// # Errors
+    /// As [`Binaries::find`].
+    pub fn object(&self, object: &str) -> Result<Found, StoreError> {
         match (&self.copies, self.store.folder()) {
-            (Some(copies), _) => copies.find(&self.store, key),
+            (Some(copies), _) => copies.find(&self.store, object),
             (None, Some(root)) => {
-                let place = root.join(key.executable());
+                let place = root.join(object);
                 Ok(if place.is_file() {
                     Found::At(place)
                 } else {
@@ -94,11 +102,16 @@ impl Binaries {
             (None, None) => Ok(Found::Missing),
         }
     }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
 }
 
 impl Copies {
-    fn find(&self, store: &Store, key: &BinaryKey) -> Result<Found, StoreError> {
-        let name = key.executable().replace('/', "-");
+    fn find(&self, store: &Store, object: &str) -> Result<Found, StoreError> {
+        let name = object.replace('/', "-");
         let place = self.folder.join(&name);
         if let Ok(copy) = File::options().write(true).open(&place) {
             // The time of use, for the order of removal; a copy that cannot be marked is only removed earlier.
@@ -109,7 +122,7 @@ impl Copies {
             return Ok(Found::Missing);
         };
         let (send, receive) = mpsc::sync_channel(1);
-        let (store, object, folder) = (store.clone(), key.executable(), self.folder.clone());
+        let (store, object, folder) = (store.clone(), object.to_owned(), self.folder.clone());
         let bytes_max = self.bytes_max;
         runtime.spawn(async move {
             let copied = copy(&store, &object, &folder, &place, bytes_max).await;

@@ -100,6 +100,7 @@ pub(crate) struct Memo {
     younger: Half,
     older: Half,
     bytes_max: usize,
+    turns: u64,
 }
 
 impl Memo {
@@ -109,7 +110,13 @@ impl Memo {
             younger: Half::new(),
             older: Half::new(),
             bytes_max,
+            turns: 0,
         }
+    }
+
+    /// Returns how often ids of text have become invalid.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns
     }
 
     /// Returns the bytes held.
@@ -122,6 +129,7 @@ impl Memo {
         let full = self.younger.bytes > self.bytes_max / 2;
         if full {
             self.older = mem::replace(&mut self.younger, Half::new());
+            self.turns += 1;
         }
         full
     }

@@ -2,14 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use crate::error::SymbolsError;
 use crate::fetch::Binaries;
+use crate::keeper::Hint;
 use crate::wire::Hello;
 
 /// Address space beside private memory and mapped binaries: the program itself, its libraries and its stacks.
-const PROGRAM_BYTES: u64 = 512 << 20;
+pub(crate) const PROGRAM_BYTES: u64 = 512 << 20;
 
 /// Limits on the worker and on what is remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +27,9 @@ pub struct Limits {
     pub parsed: u32,
     /// Bytes of names remembered. The default is 256 MiB, some three million addresses.
     pub memo_bytes: usize,
+    /// Bytes of symbol files kept in memory. The default is 64 MiB: what is looked up again and again of some tens of
+    /// large binaries; the rest is read again from the disk's cache.
+    pub file_bytes: usize,
     /// Time until a binary that was not in the store is looked for again. The default is 10 s: uploads take as long.
     pub missing_time: Duration,
 }
@@ -37,6 +42,7 @@ impl Default for Limits {
             binary_bytes: 1 << 30,
             parsed: 32,
             memo_bytes: 256 << 20,
+            file_bytes: 64 << 20,
             missing_time: Duration::from_secs(10),
         }
     }
@@ -51,6 +57,8 @@ pub struct Settings {
     pub worker: Vec<OsString>,
     /// Folders with separate debug information for the worker to look into; none unless named here.
     pub debug_folders: Vec<PathBuf>,
+    /// Where it is said which binaries wait for their symbol file, and which are missing; nobody unless named here.
+    pub hints: Option<SyncSender<Hint>>,
     /// Limits.
     pub limits: Limits,
 }
@@ -70,6 +78,7 @@ impl Settings {
             binaries,
             worker,
             debug_folders: Vec::new(),
+            hints: None,
             limits: Limits::default(),
         })
     }

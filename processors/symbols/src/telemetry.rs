@@ -12,8 +12,18 @@ pub struct Telemetry {
     pub frames_unknown: [u64; Reason::ALL.len() + 1],
     /// Frames whose answer the memo knew. Healthy: above 95 % of the frames in binaries once a service is warm.
     pub memo_hits: u64,
-    /// Addresses asked of the worker. Healthy: falls towards none while the same versions run.
+    /// Addresses asked of the worker. Healthy: only of binaries whose symbol file is being made.
     pub addresses_asked: u64,
+    /// Addresses looked up in symbol files. Healthy: nearly all that the memo does not know.
+    pub file_lookups: u64,
+    /// Symbol files open. Healthy: as many as binaries run, up to the limit of 256.
+    pub files_open: u64,
+    /// Bytes of symbol files in memory. Healthy: at most the limit, plus half of it while a batch is named.
+    pub file_bytes: u64,
+    /// Times that bytes of a symbol file were let go of to keep the limit. Healthy: a few a minute.
+    pub file_evictions: u64,
+    /// Symbol files that did not hold together. Healthy: 0.
+    pub files_damaged: u64,
     /// Requests to the worker. Healthy: far fewer than addresses.
     pub requests: u64,
     /// Times that the memo dropped its older half. Healthy: a few a day. More: give it more bytes.

@@ -18,12 +18,24 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub(crate) const ADDRESSES_MAX: usize = 4_096;
 
 /// What a worker says when its limits are in force. A change of the messages changes the number.
-pub(crate) const READY: &[u8] = b"strobe symbol worker 1";
+pub(crate) const READY: &[u8] = b"strobe symbol worker 2";
+
+/// Tag of a request for names.
+const TAG_NAMES: u8 = 0;
+/// Tag of a request for a symbol file.
+const TAG_CONVERT: u8 = 1;
 
 /// Tag of an answer that holds for the whole binary.
 const TAG_BINARY: u8 = 0;
 /// Tag of an answer for each address.
 const TAG_ADDRESSES: u8 = 1;
+/// Tag of a part of a symbol file.
+const TAG_PART: u8 = 2;
+/// Tag of the end of a symbol file.
+const TAG_END: u8 = 3;
+
+/// Most bytes of a part of a symbol file.
+pub(crate) const PART_BYTES: usize = 1 << 20;
 
 /// The parent's first message: limits that the child puts on itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +85,18 @@ impl Hello {
     }
 }
 
-/// Appends a request to `out`: the binary and the ELF virtual addresses asked for.
+/// What the parent asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// The names at ELF virtual addresses of a binary.
+    Names(PathBuf, Vec<u64>),
+    /// The symbol file of a binary, of its separate debug information and of what was split off from that.
+    Convert([Option<PathBuf>; 3]),
+}
+
+/// Appends a request for names to `out`: the binary and the ELF virtual addresses asked for.
 pub(crate) fn encode_request(out: &mut Vec<u8>, binary: &Path, addresses: &[u64]) {
+    out.push(TAG_NAMES);
     put_bytes(out, binary.as_os_str().as_bytes());
     out.extend_from_slice(&(addresses.len() as u32).to_le_bytes());
     addresses
@@ -82,16 +104,71 @@ pub(crate) fn encode_request(out: &mut Vec<u8>, binary: &Path, addresses: &[u64]
         .for_each(|address| out.extend_from_slice(&address.to_le_bytes()));
 }
 
+/// Returns a request for a symbol file.
+pub(crate) fn encode_convert(sources: [Option<&Path>; 3]) -> Vec<u8> {
+    let mut out = vec![TAG_CONVERT];
+    for source in sources {
+        put_bytes(
+            &mut out,
+            source.map_or(&[][..], |path| path.as_os_str().as_bytes()),
+        );
+    }
+    out
+}
+
 /// Returns what a request asks; nothing if it is malformed.
-pub(crate) fn decode_request(message: &[u8]) -> Option<(PathBuf, Vec<u64>)> {
+pub(crate) fn decode_request(message: &[u8]) -> Option<Request> {
     let mut rest = Cursor(message);
+    match rest.u8()? {
+        TAG_NAMES => {}
+        TAG_CONVERT => {
+            let mut source = || {
+                let bytes = rest.bytes()?;
+                Some((!bytes.is_empty()).then(|| path(bytes)))
+            };
+            return Some(Request::Convert([source()?, source()?, source()?]));
+        }
+        _ => return None,
+    }
     let binary = path(rest.bytes()?);
     let count = rest.u32()? as usize;
     if count > ADDRESSES_MAX {
         return None;
     }
     let addresses = (0..count).map(|_| rest.u64()).collect::<Option<_>>()?;
-    Some((binary, addresses))
+    Some(Request::Names(binary, addresses))
+}
+
+/// A piece of the answer to a request for a symbol file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Piece<'a> {
+    /// The next bytes of the file.
+    Part(&'a [u8]),
+    /// The file is complete.
+    End,
+    /// There is none.
+    Failed(Reason),
+}
+
+impl Piece<'_> {
+    /// Returns the message.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        match self {
+            Self::Part(bytes) => [&[TAG_PART], bytes].concat(),
+            Self::End => vec![TAG_END],
+            Self::Failed(reason) => vec![TAG_BINARY, reason as u8],
+        }
+    }
+}
+
+/// Returns what a message says of a symbol file; nothing if it is malformed.
+pub(crate) fn decode_piece(message: &[u8]) -> Option<Piece<'_>> {
+    match message.split_first()? {
+        (&TAG_PART, bytes) => Some(Piece::Part(bytes)),
+        (&TAG_END, []) => Some(Piece::End),
+        (&TAG_BINARY, &[reason]) => Reason::from_code(reason).map(Piece::Failed),
+        _ => None,
+    }
 }
 
 /// One location of an answer: function and file are indexes into its text, whose first is empty.
@@ -318,8 +395,16 @@ mod tests {
         encode_request(&mut request, Path::new("/x"), &[1, u64::MAX]);
         assert_eq!(
             decode_request(&request),
-            Some((PathBuf::from("/x"), vec![1, u64::MAX]))
+            Some(Request::Names(PathBuf::from("/x"), vec![1, u64::MAX]))
         );
+        let sources = [Some(Path::new("/x")), None, Some(Path::new("/y.dwp"))];
+        assert_eq!(
+            decode_request(&encode_convert(sources)),
+            Some(Request::Convert(sources.map(|path| path.map(Path::to_path_buf))))
+        );
+        for piece in [Piece::Part(b"bytes"), Piece::End, Piece::Failed(Reason::Damaged)] {
+            assert_eq!(decode_piece(&piece.encode()), Some(piece));
+        }
         for answer in [Answer::Binary(Reason::Damaged), Answer::Addresses(names())] {
             let asked = if matches!(answer, Answer::Binary(_)) { 1 } else { 3 };
             assert_eq!(decode_answer(&answer.encode(), asked), Some(answer));

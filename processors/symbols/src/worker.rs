@@ -1,4 +1,4 @@
-//! The child: reads requests on stdin, parses binaries with blazesym, writes answers on stdout.
+//! The child: reads requests on stdin, makes symbol files or looks names up with blazesym, writes answers on stdout.
 //!
 //! It trusts no binary: limits come first ([`confine`]), then a look at the headers ([`precheck`](crate::precheck)),
 //! then the parse. Whatever ends it in there is meant to: the parent counts that against the binary. It holds no
@@ -18,14 +18,10 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit}
 use rustix::thread::set_no_new_privs;
 use strobe_event::Reason;
 
+use crate::convert::{Limits, Sources, convert};
+use crate::file::{CHAIN_MAX, TEXT_BYTES_MAX};
 use crate::precheck::{self, Checked};
-use crate::wire::{self, Answer, Hello, MESSAGE_BYTES_MAX, Names, WireLocation};
-
-/// Longest name or path kept, in bytes: a few C++ names of generated code are longer, and nobody reads them to the end.
-const TEXT_BYTES_MAX: usize = 4_096;
-
-/// Most locations of one address: compilers inline some tens of levels; more means a damaged or hostile binary.
-const LOCATIONS_MAX: usize = 64;
+use crate::wire::{self, Answer, Hello, MESSAGE_BYTES_MAX, Names, PART_BYTES, Piece, Request, WireLocation};
 
 /// Files open at once: one for each parsed binary, its debug file, and the standard three.
 const OPEN_FILES_MAX: u64 = 256;
@@ -60,12 +56,68 @@ fn serve() -> io::Result<()> {
     output.write_all(&wire::framed(wire::READY))?;
     output.flush()?;
     while let Some(message) = wire::read_message(&mut input)? {
-        let (binary, addresses) = wire::decode_request(&message).ok_or_else(malformed)?;
-        let answer = worker.answer(&binary, &addresses);
-        output.write_all(&wire::framed(&answer))?;
+        match wire::decode_request(&message).ok_or_else(malformed)? {
+            Request::Names(binary, addresses) => {
+                output.write_all(&wire::framed(&worker.answer(&binary, &addresses)))?;
+            }
+            Request::Convert(sources) => convert_to(&mut output, &sources, &worker.hello)?,
+        }
         output.flush()?;
     }
     Ok(())
+}
+
+/// Makes a symbol file, and writes it in pieces.
+fn convert_to(out: &mut impl Write, sources: &[Option<PathBuf>; 3], hello: &Hello) -> io::Result<()> {
+    let [binary, debug, package] = sources.each_ref().map(Option::as_deref);
+    let sources = Sources {
+        binary,
+        debug,
+        package,
+        folders: &hello.debug_folders,
+    };
+    let limits = Limits {
+        binary_bytes: hello.binary_bytes,
+        memory_bytes: hello.memory_bytes,
+    };
+    let mut parts = Parts {
+        out,
+        part: Vec::new(),
+    };
+    let last = match convert(sources, limits, &mut parts) {
+        Ok(()) => {
+            parts.flush()?;
+            Piece::End
+        }
+        Err(reason) => Piece::Failed(reason),
+    };
+    out.write_all(&wire::framed(&last.encode()))
+}
+
+/// What is written to it goes out as parts of a symbol file.
+struct Parts<'a, W> {
+    out: &'a mut W,
+    part: Vec<u8>,
+}
+
+impl<W: Write> Write for Parts<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(PART_BYTES - self.part.len());
+        self.part.extend_from_slice(&bytes[..taken]);
+        if self.part.len() == PART_BYTES {
+            self.flush()?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.part.is_empty() {
+            self.out
+                .write_all(&wire::framed(&Piece::Part(&self.part).encode()))?;
+            self.part.clear();
+        }
+        Ok(())
+    }
 }
 
 /// Ends this process when the parent is gone, even in the middle of a parse that never ends.
@@ -321,7 +373,7 @@ impl Answers {
             .iter()
             .map(|inlined| (&*inlined.name, inlined.code_info.as_ref()));
         let mut count = 0;
-        for (name, code) in outer.chain(inlined).take(LOCATIONS_MAX) {
+        for (name, code) in outer.chain(inlined).take(CHAIN_MAX) {
             // An inlined function without a name is still a level of its own: it must not bear its caller's name.
             let function = self.intern(if name.is_empty() { "[inlined]" } else { name });
             let (file, line) = code.map_or((0, 0), |code| {

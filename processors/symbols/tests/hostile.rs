@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strobe_event::{BinaryKind, BuildId, Reason};
-use strobe_symbols::{Limits, Resolved, Symbolizer, SymbolsError};
-use support::{Bench, CHECKOUT, PROGRAM, chain, function, have, run};
+use strobe_symbols::file::SymbolFile;
+use strobe_symbols::{
+    Conversion, ConvertLimits, ConvertSources, Converter, Limits, Resolved, Symbolizer, SymbolsError,
+};
+use support::{Bench, CHECKOUT, PROGRAM, chain, function, have, run, worker};
 
 const MIB: u64 = 1 << 20;
 
@@ -312,4 +315,122 @@ fn a_wrong_command_is_an_error_for_the_operator() {
         assert_eq!(error.is_transient(), transient);
         assert!(error.to_string().contains(command), "{error}");
     }
+}
+
+fn converter(limits: ConvertLimits) -> Converter {
+    Converter {
+        worker: worker(),
+        debug_folders: Vec::new(),
+        limits,
+    }
+}
+
+fn converted(converter: &Converter, bench: &Bench, bytes: &[u8]) -> Conversion {
+    let binary = bench.path("candidate");
+    std::fs::write(&binary, bytes).unwrap();
+    let sources = ConvertSources {
+        binary: Some(&binary),
+        ..ConvertSources::default()
+    };
+    converter.convert(sources, &bench.path("made")).unwrap()
+}
+
+/// Checks that neither bomb gets a symbol file, that each gets its reason, and that nothing is left of the attempt.
+#[test]
+fn bombs_get_no_symbol_file() {
+    let bench = Bench::new();
+    let packed = zeros(3 << 30);
+    let converter = converter(ConvertLimits {
+        memory_bytes: 256 * MIB,
+        ..ConvertLimits::default()
+    });
+    for (claimed, packed) in [
+        (3 << 30, packed.as_slice()),
+        (1 << 46, &packed[..1_000]),
+        (1_000, packed.as_slice()),
+    ] {
+        let start = Instant::now();
+        match converted(&converter, &bench, &compressed_elf(claimed, packed)) {
+            Conversion::Failed { reason, detail } => {
+                println!("{claimed:#x}: {reason:?} ({detail}) after {:?}", start.elapsed());
+                assert!(matches!(
+                    reason,
+                    Reason::OverLimit | Reason::Damaged | Reason::BinaryRefused
+                ));
+            }
+            made => panic!("{claimed:#x}: {made:?}"),
+        }
+        assert!(!bench.path("made").exists());
+    }
+}
+
+/// Checks that of mutated binaries each gets a symbol file that holds together, or its reason; that looking anything up
+/// in what was made does no harm; and that an honest binary is served in between. `STROBE_MUTANTS` says how many (10,000
+/// take some minutes; 300 by default).
+#[test]
+fn mutated_binaries_cost_their_own_conversion() {
+    let bench = Bench::new();
+    if !have("g++") {
+        return;
+    }
+    let binary = bench.compile("g++", PROGRAM, &["-g", "-O2"], "shop");
+    let good = std::fs::read(&binary).unwrap();
+    let converter = converter(ConvertLimits {
+        memory_bytes: 256 * MIB,
+        time: Duration::from_secs(20),
+        ..ConvertLimits::default()
+    });
+    let count = std::env::var("STROBE_MUTANTS").map_or(300, |count| count.parse().unwrap());
+    let mut random = StdRng::seed_from_u64(0x5eed);
+    let (mut made, mut failed, mut refused) = (0, 0, 0);
+    for round in 0..count {
+        let mut mutant = good.clone();
+        for _ in 0..random.random_range(1..40) {
+            let at = match random.random_range(0..4) {
+                0 => random.random_range(0..64),
+                1 => mutant.len() - 1 - random.random_range(0..3_000.min(mutant.len())),
+                _ => random.random_range(0..mutant.len()),
+            };
+            mutant[at] = match random.random_range(0..4) {
+                0 => 0xff,
+                1 => 0,
+                2 => 0x7f,
+                _ => random.random(),
+            };
+        }
+        if round % 10 == 0 {
+            mutant.truncate(random.random_range(0..mutant.len()));
+        }
+        match converted(&converter, &bench, &mutant) {
+            Conversion::Made { sizes, .. } => {
+                made += 1;
+                let source = std::fs::File::open(bench.path("made")).unwrap();
+                let mut file = SymbolFile::open(Box::new(source), sizes.file, 1 << 20).unwrap();
+                let mut places = Vec::new();
+                for address in (0..0x8000).step_by(97) {
+                    file.find(address, &mut places).unwrap();
+                }
+                for place in places {
+                    file.function(place.function).unwrap();
+                }
+            }
+            Conversion::Failed {
+                reason: Reason::BinaryRefused,
+                detail,
+            } => {
+                refused += 1;
+                std::fs::write(std::env::temp_dir().join("strobe-refused-mutant"), &mutant).unwrap();
+                println!("round {round}: {detail}");
+            }
+            Conversion::Failed { .. } => failed += 1,
+        }
+        if round % 100 == 0 {
+            assert!(matches!(
+                converted(&converter, &bench, &good),
+                Conversion::Made { .. }
+            ));
+        }
+    }
+    println!("{count} mutants: {made} made, {failed} failed with a reason, {refused} ended the worker");
+    assert!(made > count / 10 && failed > count / 10);
 }

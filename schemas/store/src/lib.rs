@@ -4,7 +4,9 @@
 //! bus. An object of the store is whole or absent, and is not rewritten.
 
 pub mod error;
+pub mod index;
 pub mod store;
 
 pub use error::StoreError;
+pub use index::{Failure, Holding, Object, State, Wanted};
 pub use store::{BinaryKey, ContentHash, Put, Store};

@@ -1,6 +1,6 @@
 //! The symbol store: binaries by build id, on any `object_store`.
 //!
-//! Layout, under the store's root: `<kind>/<build id in hexadecimal>/executable`; `debuginfo` beside it has its place.
+//! Layout, under the store's root: `<kind>/<build id in hexadecimal>/executable`; what else lies there: [`crate::index`].
 //! `<kind>` is `gnu`, `go`, `file`, `kernel`, `module` or `vdso`. An upload becomes visible when it is complete, in
 //! one step, and what is there is not written again: a build id stands for one content.
 
@@ -37,8 +37,12 @@ pub struct BinaryKey {
 }
 
 impl BinaryKey {
-    /// Returns the folder's name of a kind.
-    fn kind_name(kind: BinaryKind) -> &'static str {
+    /// Returns the name of the kind, as folders of the store bear it.
+    pub fn kind_name(&self) -> &'static str {
+        Self::name_of(self.kind)
+    }
+
+    pub(crate) fn name_of(kind: BinaryKind) -> &'static str {
         match kind {
             BinaryKind::Gnu => "gnu",
             BinaryKind::Go => "go",
@@ -49,14 +53,19 @@ impl BinaryKey {
         }
     }
 
-    /// Returns the object that holds the binary, relative to the store's root.
-    pub fn executable(&self) -> String {
-        format!("{}/{}/executable", Self::kind_name(self.kind), self.id)
+    /// Returns the binary's object of a name, relative to the store's root.
+    pub(crate) fn object(&self, name: &str) -> String {
+        format!("{}/{}/{name}", self.kind_name(), self.id)
     }
 
-    /// Returns the object that would hold the binary's separate debug information.
+    /// Returns the object that holds the binary.
+    pub fn executable(&self) -> String {
+        self.object("executable")
+    }
+
+    /// Returns the object that holds the binary's separate debug information.
     pub fn debuginfo(&self) -> String {
-        format!("{}/{}/debuginfo", Self::kind_name(self.kind), self.id)
+        self.object("debuginfo")
     }
 }
 
@@ -138,7 +147,15 @@ impl Store {
     /// # Errors
     /// [`StoreError::Store`] where the store does not answer.
     pub async fn known(&self, key: &BinaryKey) -> Result<bool, StoreError> {
-        let object = key.executable();
+        self.has(&key.executable()).await
+    }
+
+    /// Returns whether the store has an object.
+    ///
+    /// # Errors
+    /// [`StoreError::Store`] where the store does not answer.
+    pub async fn has(&self, object: &str) -> Result<bool, StoreError> {
+        let object = object.to_owned();
         match self.objects.head(&path::Path::from(object.as_str())).await {
             Ok(_) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
@@ -164,11 +181,24 @@ impl Store {
         file: File,
         expected: Option<ContentHash>,
     ) -> Result<Put, StoreError> {
-        if self.known(key).await? {
+        self.put_object(&key.executable(), file, expected).await
+    }
+
+    /// Puts an object of a binary into the store unless it is there, in the same way.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub async fn put_object(
+        &self,
+        object: &str,
+        file: File,
+        expected: Option<ContentHash>,
+    ) -> Result<Put, StoreError> {
+        if self.has(object).await? {
             return Ok(Put::AlreadyThere);
         }
-        self.clear_leftovers(key);
-        let object = key.executable();
+        self.clear_leftovers(object);
+        let object = object.to_owned();
         let failed = |what| {
             let object = object.clone();
             move |source| StoreError::Store { what, object, source }
@@ -234,10 +264,13 @@ impl Store {
 
     /// Clears what earlier uploads of the same binary left behind when they were killed.
     ///
-    /// A folder store stages an upload as `executable#<number>` beside its place; nothing else would remove it.
-    fn clear_leftovers(&self, key: &BinaryKey) {
+    /// A folder store stages an upload of `executable` as `executable#<number>` beside its place; nothing else would remove it.
+    fn clear_leftovers(&self, object: &str) {
         let Some(root) = &self.folder else { return };
-        let place = root.join(key.executable());
+        let place = root.join(object);
+        let staged_as = place
+            .file_name()
+            .map(|name| format!("{}#", name.to_string_lossy()));
         let Some(entries) = place.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else {
             return;
         };
@@ -245,7 +278,8 @@ impl Store {
             let staged = entry
                 .file_name()
                 .to_str()
-                .is_some_and(|name| name.starts_with("executable#"));
+                .zip(staged_as.as_deref())
+                .is_some_and(|(name, staged)| name.starts_with(staged));
             let age = entry
                 .metadata()
                 .ok()

@@ -84,6 +84,9 @@ enum Command {
     Stacks(commands::stacks::Command),
     /// Tag what is stored anew, by the stack schemas in force.
     Retag(commands::retag::Args),
+    /// The symbol store: which binaries it can name, which are missing, and why.
+    #[command(subcommand)]
+    Symbols(commands::symbols::Command),
     /// What sampling would do with a fleet: rates, totals and their errors, against a truth that is known.
     Simulate(commands::simulate::Args),
     /// Run a service until SIGTERM.
@@ -148,6 +151,7 @@ impl Cli {
             Command::Generate(args) => commands::generate::run(Cli::command(), &args),
             Command::Stacks(command) => commands::stacks::run(&config, &command),
             Command::Retag(args) => commands::retag::run(&config, &args),
+            Command::Symbols(command) => commands::symbols::run(&config, &command),
             Command::Simulate(args) => commands::simulate::run(&args),
             Command::Run(command) => commands::run::run(config, &command),
             Command::Completion { .. } | Command::SymbolWorker => Ok(()),

@@ -106,7 +106,11 @@ impl Bench {
 
     /// Compiles `source` with `compiler` and `flags`; returns the executable.
     pub fn compile(&self, compiler: &str, source: &str, flags: &[&str], name: &str) -> PathBuf {
-        let extension = if compiler == "rustc" { "rs" } else { "cc" };
+        let extension = match compiler {
+            "rustc" => "rs",
+            "gcc" | "clang" => "c",
+            _ => "cc",
+        };
         let file = self.path(&format!("{name}.{extension}"));
         fs::write(&file, source).unwrap();
         let out = self.path(name);
@@ -144,6 +148,7 @@ impl Bench {
             binaries,
             worker: worker(),
             debug_folders: Vec::new(),
+            hints: None,
             limits,
         }
     }
@@ -168,6 +173,15 @@ pub fn chain(resolved: &Resolved) -> Chain {
 
 /// Returns what llvm-symbolizer, or else addr2line, says of the addresses; nothing where neither is installed.
 pub fn second_opinion(binary: &Path, addresses: &[u64]) -> Option<Vec<Chain>> {
+    opinion(binary, addresses, &["-C"])
+}
+
+/// Returns the same with functions as linkers name them, by llvm-symbolizer alone.
+pub fn raw_opinion(binary: &Path, addresses: &[u64]) -> Option<Vec<Chain>> {
+    have("llvm-symbolizer").then(|| opinion(binary, addresses, &["--no-demangle"]))?
+}
+
+fn opinion(binary: &Path, addresses: &[u64], naming: &[&str]) -> Option<Vec<Chain>> {
     let mut command = if have("llvm-symbolizer") {
         let mut command = Command::new("llvm-symbolizer");
         command.arg("--output-style=GNU");
@@ -178,7 +192,8 @@ pub fn second_opinion(binary: &Path, addresses: &[u64]) -> Option<Vec<Chain>> {
         return None;
     };
     let mut child = command
-        .args(["-a", "-f", "-i", "-C", "-e"])
+        .args(naming)
+        .args(["-a", "-f", "-i", "-e"])
         .arg(binary)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -16,6 +16,7 @@ pub mod stacks;
 pub mod stacks_on_bus;
 pub mod stacks_try;
 pub mod status;
+pub mod symbols;
 pub mod top;
 pub mod topics;
 

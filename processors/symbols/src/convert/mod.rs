@@ -1,0 +1,175 @@
+//! A binary → its symbol file: everything that is parsed of debug information is parsed here, once.
+//!
+//! Runs in a worker of its own ([`worker`](crate::worker)) with limits on memory and time. Sources, the better before the
+//! worse: debug information (DWARF 2 to 5, compressed, in a separate file, split off into a package), the symbol table,
+//! the compressed one in `.gnu_debugdata`, the exported names. What a unit of damaged debug information does not say is
+//! filled from the symbols, and counted.
+//!
+//! | file | in → out |
+//! |--|--|
+//! | `debug_file.rs` | a binary → its separate debug information, where folders are configured |
+//! | `elf.rs` | ELF headers → where code is, and its symbols |
+//! | `dwarf.rs` | entries → functions, and the calls inlined into them |
+//! | `lines.rs` | line programs → lines by address |
+//! | `flatten.rs` | nested ranges → stretches, each with the innermost |
+//! | `draft.rs` | all of it → rows by address, gaps filled from symbols |
+
+mod debug_file;
+mod draft;
+mod dwarf;
+mod elf;
+mod flatten;
+mod lines;
+mod names;
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use gimli::{DwarfPackageSections, DwarfSections, EndianSlice, RunTimeEndian, SectionId};
+use object::{Object, ObjectSection, ReadCache};
+use strobe_event::Reason;
+
+use crate::precheck;
+use draft::Draft;
+use dwarf::Reader;
+use elf::{Code, Symbols};
+
+/// What an ELF file is read through.
+pub(crate) type Data<'d> = &'d ReadCache<File>;
+/// An ELF file.
+pub(crate) type Elf<'d> = object::File<'d, Data<'d>>;
+
+/// Bytes that a row and what belongs to it take while a file is made, generously.
+const ROW_BYTES: u64 = 64;
+
+/// What a symbol file is made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sources<'a> {
+    /// The binary, or its separate debug information where there is nothing else.
+    pub binary: Option<&'a Path>,
+    /// Its separate debug information.
+    pub debug: Option<&'a Path>,
+    /// What was split off from its debug information, in one package.
+    pub package: Option<&'a Path>,
+    /// Folders in which separate debug information is looked for where none is named.
+    pub folders: &'a [PathBuf],
+}
+
+/// Limits on a conversion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Most bytes of each of the files.
+    pub binary_bytes: u64,
+    /// Most bytes of memory.
+    pub memory_bytes: u64,
+}
+
+/// Makes the symbol file of a binary.
+///
+/// # Errors
+/// The reason for which there is none; nothing of `out` is good then.
+pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write) -> Result<(), Reason> {
+    let open = |path: Option<&Path>| path.map(|path| open(path, limits)).transpose();
+    let (binary, debug, package) = (
+        open(sources.binary)?,
+        open(sources.debug)?,
+        open(sources.package)?,
+    );
+    let parse = |cache: Option<_>| match cache {
+        Some(cache) => Elf::parse(cache).map(Some).map_err(|_| Reason::Damaged),
+        None => Ok(None),
+    };
+    let (binary, debug, package) = (
+        parse(binary.as_ref())?,
+        parse(debug.as_ref())?,
+        parse(package.as_ref())?,
+    );
+    let beside = match (&binary, &debug) {
+        (Some(binary), None) => debug_file::find(binary, sources.folders),
+        _ => None,
+    };
+    let beside = beside.map(|path| open(Some(&path))).transpose()?.flatten();
+    let debug = match &beside {
+        // One that cannot be parsed is as good as none: the binary itself is there.
+        Some(cache) => Elf::parse(cache).ok(),
+        None => debug,
+    };
+    let main = binary.as_ref().or(debug.as_ref()).ok_or(Reason::MissingBinary)?;
+    let code = Code::of(main);
+    let mut found = Vec::new();
+    let mut full = false;
+    for elf in [&binary, &debug].into_iter().flatten() {
+        full |= elf::symbols(elf, &code, &mut found);
+    }
+    let symbols = Symbols::new(found, &code);
+    let rows_max = usize::try_from(limits.memory_bytes / ROW_BYTES).unwrap_or(usize::MAX);
+    let mut draft = Draft::new(code, symbols, rows_max)?;
+    draft.facts.symbol_table = full;
+
+    // A separate file is there because it has what the binary lacks.
+    let with_debug = [&debug, &binary].into_iter().flatten();
+    let with_debug = with_debug.into_iter().find(|elf| has_section(elf, ".debug_info"));
+    let sections = match with_debug {
+        Some(elf) => {
+            let load = |id: SectionId| section(elf, id.name());
+            Some(DwarfSections::load(load).map_err(|Unreadable(reason)| reason)?)
+        }
+        None => None,
+    };
+    let split = match &package {
+        Some(elf) => {
+            let load = |id: SectionId| section(elf, id.dwo_name().unwrap_or(""));
+            Some(DwarfPackageSections::load(load).map_err(|Unreadable(reason)| reason)?)
+        }
+        None => None,
+    };
+    if let (Some(sections), Some(elf)) = (&sections, with_debug) {
+        let endian = match elf.endianness() {
+            object::Endianness::Little => RunTimeEndian::Little,
+            object::Endianness::Big => RunTimeEndian::Big,
+        };
+        let slice = |bytes| EndianSlice::new(bytes, endian);
+        let dwarf = sections.borrow(|bytes| slice(bytes));
+        let package = match &split {
+            // A package that cannot be read is as good as none: its units are counted as elsewhere.
+            Some(split) => split.borrow(|bytes| slice(bytes), slice(&[])).ok(),
+            None => None,
+        };
+        draft.facts.debug_info = true;
+        Reader::new(dwarf, package).read(&mut draft)?;
+    }
+    draft.write(out).map_err(|_| Reason::OverLimit)
+}
+
+fn open(path: &Path, limits: Limits) -> Result<ReadCache<File>, Reason> {
+    precheck::check(path, limits.binary_bytes, limits.memory_bytes / 2)?;
+    let file = File::open(path).map_err(|_| Reason::Unreadable)?;
+    Ok(ReadCache::new(file))
+}
+
+fn has_section(elf: &Elf<'_>, name: &str) -> bool {
+    // A separate debug file lists the sections that stayed in the binary, without content.
+    elf.section_by_name(name)
+        .is_some_and(|section| section.file_range().is_some_and(|(_, bytes)| bytes > 0))
+}
+
+/// Returns a section's content, unpacked; empty where there is none.
+fn section<'d>(elf: &Elf<'d>, name: &str) -> Result<Cow<'d, [u8]>, Unreadable> {
+    match elf.section_by_name(name) {
+        Some(section) => section
+            .uncompressed_data()
+            .map_err(|_| Unreadable(Reason::Damaged)),
+        None => Ok(Cow::Borrowed(&[])),
+    }
+}
+
+/// Why a section cannot be had.
+struct Unreadable(Reason);
+
+impl From<gimli::Error> for Unreadable {
+    fn from(_: gimli::Error) -> Self {
+        Self(Reason::Damaged)
+    }
+}
