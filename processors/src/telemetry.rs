@@ -64,8 +64,14 @@ impl ProcessorTelemetry {
             Reading::of("strobe_processor_tag_values_refused", step.refused_values.get()),
             Reading::of("strobe_processor_tags_cut", step.tags_cut.get()),
             Reading::of("strobe_processor_schemas_in_force", self.schemas.in_force.get()),
-            Reading::of("strobe_processor_schemas_switched_total", self.schemas.switched.get()),
-            Reading::of("strobe_processor_schemas_refused_total", self.schemas.refused.get()),
+            Reading::of(
+                "strobe_processor_schemas_switched_total",
+                self.schemas.switched.get(),
+            ),
+            Reading::of(
+                "strobe_processor_schemas_refused_total",
+                self.schemas.refused.get(),
+            ),
             Reading::of("strobe_processor_frames_total", names.frames),
             Reading::of("strobe_processor_memo_hits_total", names.memo_hits),
             Reading::of("strobe_processor_memo_bytes", names.memo_bytes),

@@ -141,7 +141,11 @@ mod tests {
         };
         for kind in MarkKind::ALL {
             assert!(
-                of("CREATE TABLE IF NOT EXISTS tags")[0].contains(&format!("'{}' = {}", kind.name(), kind as u8)),
+                of("CREATE TABLE IF NOT EXISTS tags")[0].contains(&format!(
+                    "'{}' = {}",
+                    kind.name(),
+                    kind as u8
+                )),
                 "{kind:?}"
             );
         }

@@ -339,7 +339,7 @@ impl<'d> Reader<'d> {
     fn unit_around(&mut self, offset: DebugInfoOffset) -> Option<(Rc<Unit<'d>>, UnitOffset)> {
         let start = |header: &UnitHeader<R<'d>>| header.debug_info_offset().map_or(0, |at| at.0);
         let behind = self.headers.partition_point(|header| start(header) <= offset.0);
-        let header = self.headers.get(behind.checked_sub(1)?)?.clone();
+        let header = *self.headers.get(behind.checked_sub(1)?)?;
         let within = offset.to_unit_offset(&header)?;
         let place = start(&header);
         if let Some(unit) = self.kept.get(&place) {
@@ -402,7 +402,7 @@ impl<'d> Attributes<'d> {
     /// Calls `see` with each range of the code.
     fn ranges(&self, info: &Unit<'d>, mut see: impl FnMut(u64, u64)) -> Result<(), gimli::Error> {
         let (dwarf, unit) = (&info.dwarf, &info.unit);
-        if let Some(ranges) = self.ranges.clone() {
+        if let Some(ranges) = self.ranges {
             if let Some(mut ranges) = dwarf.attr_ranges(unit, ranges)? {
                 while let Some(range) = ranges.next()? {
                     see(range.begin, range.end);
@@ -410,7 +410,7 @@ impl<'d> Attributes<'d> {
             }
             return Ok(());
         }
-        let (Some(low), Some(high)) = (self.low.clone(), self.high.clone()) else {
+        let (Some(low), Some(high)) = (self.low, self.high) else {
             return Ok(());
         };
         let Some(low) = dwarf.attr_address(unit, low)? else {

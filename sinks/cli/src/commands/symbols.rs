@@ -214,6 +214,49 @@ fn list(config: &Config, wanted: Option<StateName>, output: Output) -> Result<()
     })
 }
 
+fn wanted(config: &Config, output: Output) -> Result<(), CliError> {
+    let store = store(config)?;
+    let mut rows: Vec<(BinaryKey, Wanted)> = Vec::new();
+    for (key, holding) in ask(store.holdings(VERSION))? {
+        if state_of(config, &holding) == State::Wanted
+            && let Some(wanted) = ask(store.wanted(&key))?
+        {
+            rows.push((key, wanted));
+        }
+    }
+    rows.sort_by_key(|(_, wanted)| wanted.since);
+    if output == Output::Json {
+        let rows = rows.iter().map(|(key, wanted)| {
+            json!({
+                "kind": key.kind_name(), "build_id": key.id.to_string(), "since": wanted.since,
+                "path": wanted.path, "host": wanted.host,
+            })
+        });
+        return render::json(&rows.collect::<Vec<_>>());
+    }
+    if rows.is_empty() {
+        return render::say("nothing is wanted: all binaries whose frames were seen are there");
+    }
+    let rows = rows.into_iter().map(|(key, wanted)| {
+        let hours = now().saturating_sub(wanted.since) as f64 / 3_600.0;
+        vec![
+            format!("{hours:.1} h"),
+            key.kind_name().to_owned(),
+            key.id.to_string(),
+            wanted.host,
+            wanted.path,
+        ]
+    });
+    let columns = [
+        ("since", true),
+        ("kind", false),
+        ("build id", false),
+        ("host", false),
+        ("path", false),
+    ];
+    render::say(render::table(&columns, rows))
+}
+
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
