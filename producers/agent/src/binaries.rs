@@ -20,9 +20,10 @@ use crate::status::{Status, Uploaded};
 
 /// Binaries that may be announced while this thread is busy, each with its file open. Beyond, one is announced again when it is
 /// next mapped.
-pub const QUEUE: usize = 512;
-/// Binaries that may wait here, each with its file open: as many again. Beyond, they stay in the queue.
-const WAITING_MAX: usize = 512;
+pub const QUEUE: usize = 256;
+/// Binaries that may wait here, each with its file open: as many again, and together half of the usual limit of 1,024 open files.
+/// Beyond, they stay in the queue.
+const WAITING_MAX: usize = 256;
 /// Attempts for one binary: with pauses that double from [`PAUSE`] they span an hour, longer than a store is away by plan.
 const ATTEMPTS_MAX: u32 = 8;
 /// Pause before the second attempt.

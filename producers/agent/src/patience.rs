@@ -3,16 +3,22 @@
 //! A mapped file may lie on a share whose server is gone, or in a file system that the profiled process itself serves (FUSE);
 //! so may the page that holds its environment. Such a read does not end, and no timeout of its own ends it. Sampling must go
 //! on: it lets a thread read, waits [`WAIT`] for it, and else goes on without the answer and with a new thread. How many
-//! threads may be stuck is bounded; beyond, nothing is read until one of them comes back.
+//! threads may be stuck is bounded, and so is the share of time that slow answers may take; beyond, nothing is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for one read: as long as a cold read from a slow disk takes, and half of the pause between two readings of the
 /// ring, which is made to hold far more.
 const WAIT: Duration = Duration::from_millis(100);
+/// A read that took longer is slow: what the page cache or a disk made of silicon has comes sooner.
+const SLOW: Duration = Duration::from_millis(10);
+/// Time that may go into slow reads at once, as many do when an agent starts on a host with cold disks ...
+const SLOW_TOTAL: Duration = Duration::from_secs(5);
+/// ... and one part in so many of the time after that: who answers every read just in time takes no more from sampling.
+const SLOW_SHARE: u32 = 20;
 /// Threads that may be stuck at once: together they hold up sampling for less than a second.
 const STUCK_MAX: usize = 8;
 /// Stack of a thread: it reads headers and notes, into memory that it allocates.
@@ -27,7 +33,10 @@ pub struct Patience {
     reader: Option<SyncSender<Work>>,
     /// Threads that have not ended: stuck ones, and `reader`'s.
     alive: Arc<AtomicUsize>,
-    /// Reads whose end was not waited for, or that were not begun because too many are stuck. Healthy: 0.
+    /// Time that slow reads have taken and that is not forgiven yet, as of `forgiven`.
+    slow: Duration,
+    forgiven: Option<Instant>,
+    /// Reads whose end was not waited for, or that were not begun because too many are stuck or slow. Healthy: 0.
     pub given_up: u64,
 }
 
@@ -43,6 +52,11 @@ impl Drop for Alive {
 impl Patience {
     /// Returns what `work` returns, or nothing where it takes too long.
     pub fn ask<T: Send + 'static>(&mut self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let begun = Instant::now();
+        if !self.may_be_slow(begun) {
+            self.given_up += 1;
+            return None;
+        }
         let (answer, answered) = sync_channel(1);
         let work: Work = Box::new(move || {
             // Nobody may be waiting any more.
@@ -55,7 +69,12 @@ impl Patience {
                 return None;
             }
         };
-        match answered.recv_timeout(WAIT) {
+        let result = answered.recv_timeout(WAIT);
+        let taken = begun.elapsed();
+        if taken > SLOW {
+            self.slow += taken;
+        }
+        match result {
             Ok(value) => {
                 self.reader = Some(reader);
                 Some(value)
@@ -66,6 +85,16 @@ impl Patience {
                 None
             }
         }
+    }
+
+    /// Returns whether one more slow read may take its time.
+    fn may_be_slow(&mut self, now: Instant) -> bool {
+        let since = self
+            .forgiven
+            .replace(now)
+            .map_or(Duration::ZERO, |last| now - last);
+        self.slow = self.slow.saturating_sub(since / SLOW_SHARE);
+        self.slow + WAIT <= SLOW_TOTAL
     }
 
     fn start(&self) -> Option<SyncSender<Work>> {
@@ -114,10 +143,30 @@ mod tests {
         assert_eq!(patience.alive.load(Relaxed), STUCK_MAX);
         assert_eq!(patience.given_up, 3 * STUCK_MAX as u64);
 
+        // Letting go of all of them is no slow read of anybody's.
+        patience.slow = Duration::ZERO;
         held.clear();
         while patience.alive.load(Relaxed) > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(patience.ask(|| 2), Some(2));
+    }
+
+    /// Checks that reads that all end just in time take a bounded part of the time.
+    #[test]
+    fn reads_that_are_slow_on_purpose_take_a_bounded_time() {
+        let mut patience = Patience::default();
+        let begun = Instant::now();
+        assert!(patience.may_be_slow(begun));
+        patience.slow = SLOW_TOTAL;
+        assert_eq!(patience.ask(|| 1), None, "there is no time left");
+        assert!(!patience.may_be_slow(begun + SLOW_SHARE * WAIT / 2));
+        assert!(patience.may_be_slow(begun + SLOW_SHARE * WAIT * 2));
+        patience.slow = Duration::ZERO;
+        assert_eq!(patience.ask(|| std::thread::sleep(2 * SLOW)), Some(()));
+        assert!(patience.slow >= 2 * SLOW);
+        let before = patience.slow;
+        assert_eq!(patience.ask(|| ()), Some(()));
+        assert!(patience.slow <= before + SLOW, "a quick read costs nothing");
     }
 }
