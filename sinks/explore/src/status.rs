@@ -149,7 +149,7 @@ const EVENTS: &str = "SELECT lower(hex(runs.run)) AS run, any(toString(runs.host
      arrayMap(x -> toString(x), mapKeys(sumMapIf(runs.drops, runs.state = 'lost'))) AS lost_reasons, \
      mapValues(sumMapIf(runs.drops, runs.state = 'lost')) AS lost \
      FROM runs FINAL WHERE runs.time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') \
-     GROUP BY runs.run ORDER BY last_us DESC";
+     GROUP BY runs.run ORDER BY last_us DESC LIMIT {rows:UInt64}";
 
 const BATCHES: &str = "SELECT lower(hex(batches.run)) AS run, any(toString(batches.host)) AS host, \
      any(toString(batches.profiler)) AS profiler, any(toString(batches.cause)) AS cause, \
@@ -161,19 +161,21 @@ const BATCHES: &str = "SELECT lower(hex(batches.run)) AS run, any(toString(batch
      mapValues(sumMap(batches.drops)) AS dropped, \
      emptyArrayString() AS lost_reasons, emptyArrayUInt64() AS lost \
      FROM batches FINAL WHERE batches.start_time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') \
-     GROUP BY batches.run ORDER BY last_us DESC";
+     GROUP BY batches.run ORDER BY last_us DESC LIMIT {rows:UInt64}";
 
-// By run alone, so that the `identities` projection answers, without reading samples.
+// Of the very runs that the others look at. By run alone, so that the `identities` projection answers, without reading samples.
 const STORED: &str = "SELECT lower(hex(samples.run)) AS run, count() AS samples FROM samples WHERE samples.run IN \
-     (SELECT run FROM runs WHERE time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') UNION DISTINCT \
-     SELECT run FROM batches WHERE start_time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC')) \
+     (SELECT run FROM runs WHERE time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') \
+     GROUP BY run ORDER BY max(time) DESC LIMIT {rows:UInt64} UNION DISTINCT \
+     SELECT run FROM batches WHERE start_time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') \
+     GROUP BY run ORDER BY max(end_time) DESC LIMIT {rows:UInt64}) \
      GROUP BY samples.run";
 
 const EPOCHS: &str = "SELECT toString(batches.host) AS host, lower(hex(batches.epoch)) AS epoch, \
      toUInt64(toUnixTimestamp64Micro(min(start_time))) AS first_us, \
      toUInt64(toUnixTimestamp64Micro(max(end_time))) AS last_us, uniqExact(batches.sequence) AS batches \
      FROM batches WHERE start_time >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') \
-     GROUP BY batches.host, batches.epoch ORDER BY last_us DESC";
+     GROUP BY batches.host, batches.epoch ORDER BY last_us DESC LIMIT {rows:UInt64}";
 
 impl Explorer {
     /// Returns the accounting of the runs with a sign of life since `since_us` (microseconds since 1970), and the hosts
@@ -187,7 +189,6 @@ impl Explorer {
         let ask = |sql: &'static str| {
             Sql::default()
                 .push(sql)
-                .push(" LIMIT {rows:UInt64}")
                 .query(self.client())
                 .param("since", since)
                 .param("rows", ROWS_MAX)

@@ -330,9 +330,11 @@ fn store(config: &Config) -> Vec<Check> {
             "strobe ddl apply",
         ),
     ];
-    checks.extend(life_of_samples(&reader).map(|kept| {
-        let life = config.sink.oldest;
-        check(
+    let life = config.sink.oldest;
+    const REMEDY: &str =
+        "what is stored is known by its rows: lower `sink.oldest`, or lengthen the TTL of `samples`";
+    checks.push(match life_of_samples(&reader) {
+        Some(kept) => check(
             "life of samples",
             life <= kept,
             State::Fails,
@@ -341,9 +343,16 @@ fn store(config: &Config) -> Vec<Check> {
                 humantime::format_duration(life),
                 humantime::format_duration(kept)
             ),
-            "what is stored is known by its rows: lower `sink.oldest`, or lengthen the TTL of `samples`",
-        )
-    }));
+            REMEDY,
+        ),
+        None => check(
+            "life of samples",
+            false,
+            State::Warning,
+            "the TTL of `samples` is not known, or not in days",
+            REMEDY,
+        ),
+    });
     checks
 }
 
@@ -355,7 +364,7 @@ fn life_of_samples(reader: &ClickHouse) -> Option<Duration> {
     let value = table.rows.first()?.first()?;
     let days = value.as_u64().or_else(|| value.as_str()?.parse().ok())?;
     // Days are counted from midnight: the last one may be short.
-    (days > 1).then(|| Duration::from_secs((days - 1) * 86_400))
+    (days > 0).then(|| Duration::from_secs((days - 1) * 86_400))
 }
 
 fn symbols(config: &Config) -> Check {

@@ -11,7 +11,7 @@ use strobe_explore::{Explorer, HostEpochs, RunStatus, ServiceEnds, Status};
 
 use crate::commands::wait;
 use crate::config::Config;
-use crate::error::CliError;
+use crate::error::{CliError, with_causes};
 use crate::render::{self, Output};
 use crate::times::{self, shown};
 
@@ -52,7 +52,7 @@ pub struct Args {
 struct Behind {
     service: &'static str,
     topic: String,
-    messages: Result<u64, String>,
+    messages: Result<u64, strobe_bus::Error>,
 }
 
 /// What lies among the dead letters.
@@ -94,7 +94,11 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         }
     }
     // Half an answer is an answer, and no success.
-    letters.map(drop).map_err(CliError::from)
+    letters?;
+    behind
+        .into_iter()
+        .try_for_each(|behind| behind.messages.map(drop))?;
+    Ok(())
 }
 
 /// Waits until every host that was alive at `moment_us` has a stored batch that ends later.
@@ -137,7 +141,7 @@ fn behind(config: &Config, bus: &BusSettings) -> Vec<Behind> {
         Behind {
             service,
             topic,
-            messages: messages.map_err(|error| crate::error::with_causes(&error)),
+            messages,
         }
     };
     groups.into_iter().map(ask).collect()
@@ -191,7 +195,7 @@ fn as_json(
                 json!({ "topic": topic, "reason": reason, "messages": messages, "samples": samples })
             })
             .collect(),
-        Err(error) => json!({ "error": crate::error::with_causes(error) }),
+        Err(error) => json!({ "error": with_causes(error) }),
     };
     json!({
         "sum": {
@@ -203,7 +207,7 @@ fn as_json(
         "runs": runs.collect::<Vec<_>>(),
         "lag": behind.iter().map(|behind| json!({
             "service": behind.service, "topic": behind.topic, "messages": behind.messages.as_ref().ok(),
-            "error": behind.messages.as_ref().err(),
+            "error": behind.messages.as_ref().err().map(|error| with_causes(error)),
         })).collect::<Vec<_>>(),
         "dead_letters": letters,
         "stacks": ends,
@@ -282,12 +286,15 @@ fn as_table(
                 "{} on {}: {messages} messages behind",
                 behind.service, behind.topic
             ),
-            Err(error) => format!("{} on {}: not known: {error}", behind.service, behind.topic),
+            Err(error) => {
+                let error = with_causes(error);
+                format!("{} on {}: not known: {error}", behind.service, behind.topic)
+            }
         })?;
     }
     match letters {
         Err(error) => {
-            let error = crate::error::with_causes(error);
+            let error = with_causes(error);
             render::say(format!("dead letters: not known: {error}"))?;
         }
         Ok(letters) if letters.by_reason.is_empty() => render::say("dead letters: none")?,
