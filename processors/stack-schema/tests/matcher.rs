@@ -234,7 +234,7 @@ fn actual(matcher: &mut Matcher, stack: &[FoldedFrame], context: &Context<'_>) -
         left_out: BTreeMap::new(),
         renamed: BTreeMap::new(),
     };
-    for &(frame, mark) in &outcome.marks {
+    for &(frame, mark) in outcome.marks {
         let how = match mark {
             Mark::Hidden { by } => ("hidden", schema(by)),
             Mark::Folded { by } => ("folded", schema(by)),

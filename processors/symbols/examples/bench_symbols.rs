@@ -22,9 +22,7 @@ use rand::{Rng, SeedableRng};
 use strobe_event::{Binary, BinaryKind, BuildId, Frames, RawBatch, RunHead, RunId};
 use strobe_store::{BinaryKey, Store};
 use strobe_symbols::file::{Place, Sizes, SymbolFile, VERSION};
-use strobe_symbols::{
-    Binaries, Conversion, ConvertLimits, ConvertSources, Converter, Limits, Settings, Symbolizer,
-};
+use strobe_symbols::{Binaries, Limits, Settings, Symbolizer};
 
 /// Distinct addresses asked for: more than any cache line is used twice for.
 const ADDRESSES: usize = 400_000;

@@ -80,9 +80,10 @@ fn located(symbolizer: &mut Symbolizer, raw: RawBatch) -> Vec<Result<Vec<(String
         raw,
         generation: 1,
         locations: locations.clone(),
-        tags: Tags::default(),
+        tags: Tags::unknown(),
         weights: vec![Weight { run: 1.0, fleet: 1.0 }],
         sample_weight: vec![0],
+        sample_context: vec![0],
     };
     whole.validate().unwrap();
     let distinct: std::collections::HashSet<_> = locations.text.iter().collect();

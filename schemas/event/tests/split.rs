@@ -87,7 +87,7 @@ fn spelled(batch: &SamplesBatch) -> Vec<Spelled> {
         })
         .collect();
     let mut stacks = Vec::new();
-    raw.stacks.for_each(|index, stack, end| {
+    raw.stacks.for_each(|_, stack, end| {
         stacks.push((
             stack
                 .iter()

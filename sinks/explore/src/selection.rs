@@ -462,7 +462,7 @@ mod tests {
             ..Selection::new(0, 2 * HOUR)
         };
         assert!(!sql(&selection).contains("DROP"));
-        let texts = selection.totals(Sql::default()).params.into_iter();
+        let texts = selection.totals(Sql::default(), Per::Stack).params.into_iter();
         assert_eq!(
             texts
                 .filter(|(_, value)| matches!(value, Param::Text(text) if text == evil))

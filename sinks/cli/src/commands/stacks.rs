@@ -34,7 +34,7 @@ pub enum Command {
         files: Files,
     },
     /// Show what schemas would do to stored samples, before anyone enables them: share per tag, frames removed, untagged rest.
-    Try(stacks_try::Args),
+    Try(Box<stacks_try::Args>),
     /// Put schemas in force for the fleet: processors take them over between two batches.
     Apply(stacks_on_bus::Apply),
     /// List the schemas that were applied.
