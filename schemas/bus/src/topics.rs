@@ -30,6 +30,14 @@ pub enum Topic {
     Samples,
     /// The life of each run, with its accounting, by host.
     Runs,
+    /// What became of slots, by service.
+    Coverage,
+    /// Plans in force, by service and profiler; compacted.
+    Plans,
+    /// Hosts as their agents last said, by host; compacted.
+    Hosts,
+    /// What the tuner knows, by service and profiler; compacted.
+    Tuner,
     /// What people configure for the fleet, by name; compacted.
     Config,
 }
@@ -94,11 +102,20 @@ impl TopicSpec {
 
 impl Topic {
     /// Every topic, in the order of the path.
-    pub const ALL: [Self; 4] = [Self::StacksRaw, Self::Samples, Self::Runs, Self::Config];
+    pub const ALL: [Self; 8] = [
+        Self::StacksRaw,
+        Self::Samples,
+        Self::Runs,
+        Self::Coverage,
+        Self::Plans,
+        Self::Hosts,
+        Self::Tuner,
+        Self::Config,
+    ];
 
     /// Those whose messages are events, and each of them is processed: what cannot be goes to the dead letters. The others
     /// are tables, of which the newest message of a key is true.
-    pub const STREAMS: [Self; 3] = [Self::StacksRaw, Self::Samples, Self::Runs];
+    pub const STREAMS: [Self; 4] = [Self::StacksRaw, Self::Samples, Self::Runs, Self::Coverage];
 
     /// Returns the name without the prefix.
     pub fn stem(self) -> &'static str {
@@ -106,6 +123,10 @@ impl Topic {
             Self::StacksRaw => "stacks.raw",
             Self::Samples => "samples",
             Self::Runs => "runs",
+            Self::Coverage => "coverage",
+            Self::Plans => "plans",
+            Self::Hosts => "hosts",
+            Self::Tuner => "tuner",
             Self::Config => "config",
         }
     }
@@ -119,7 +140,7 @@ impl Topic {
     fn retention(self) -> Duration {
         match self {
             Self::StacksRaw | Self::Samples => 3 * DAY,
-            Self::Runs | Self::Config => 7 * DAY,
+            Self::Runs | Self::Coverage | Self::Plans | Self::Hosts | Self::Tuner | Self::Config => 7 * DAY,
         }
     }
 
@@ -172,6 +193,10 @@ mod tests {
                 "strobe.stacks.raw",
                 "strobe.samples",
                 "strobe.runs",
+                "strobe.coverage",
+                "strobe.plans",
+                "strobe.hosts",
+                "strobe.tuner",
                 "strobe.config"
             ]
         );

@@ -23,6 +23,7 @@ pub mod outcome;
 pub mod raw;
 pub mod run;
 pub mod samples;
+pub mod sampling;
 pub mod split;
 pub mod stack;
 #[cfg(any(test, feature = "testing"))]
@@ -39,5 +40,6 @@ pub use outcome::{DropCount, DropReason};
 pub use raw::{CpuCounts, Process, RawBatch, Samples, Threads};
 pub use run::{Cause, RunEvent, RunHead, RunId, RunState};
 pub use samples::{Locations, SamplesBatch, Weight};
+pub use sampling::{CoverageRecord, CpuSource, HostRecord, PlanRecord, TunerRecord, WHOLE_HOST};
 pub use stack::{StackEnd, Stacks};
 pub use tags::{Context, FrameTag, Mark, MarkKind, Place, StackOutcome, Tags};

@@ -19,7 +19,7 @@ use proptest::sample::Index;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use strobe_event::codec::{self, ALLOCATED_PER_BYTE_MAX, Wire};
 use strobe_event::synthetic::{self, Shape};
-use strobe_event::{RawBatch, RunEvent, SamplesBatch};
+use strobe_event::{HostRecord, RawBatch, RunEvent, SamplesBatch, TunerRecord};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -88,7 +88,9 @@ proptest! {
     ) {
         let most = allocated::<RawBatch>(&bytes)
             .max(allocated::<SamplesBatch>(&bytes))
-            .max(allocated::<RunEvent>(&bytes));
+            .max(allocated::<RunEvent>(&bytes))
+            .max(allocated::<TunerRecord>(&bytes))
+            .max(allocated::<HostRecord>(&bytes));
         // Twice: what is counted is all that was asked for, and a vector that grows asks again for what it holds.
         let allowed = ALLOCATED_BASE + 2 * ALLOCATED_PER_BYTE_MAX * bytes.len();
         prop_assert!(most <= allowed, "{} bytes for {} of input, {} allowed", most, bytes.len(), allowed);

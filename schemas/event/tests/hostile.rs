@@ -12,14 +12,18 @@ mod generate;
 use proptest::prelude::*;
 use strobe_event::codec;
 use strobe_event::synthetic::{Shape, Workload};
-use strobe_event::{RawBatch, RunEvent, SamplesBatch};
+use strobe_event::{CoverageRecord, HostRecord, PlanRecord, RawBatch, RunEvent, SamplesBatch, TunerRecord};
 
-/// Returns whether `bytes` are a raw batch, a samples batch, a run event.
-fn all(bytes: &[u8]) -> [bool; 3] {
+/// Returns whether `bytes` are a raw batch, a samples batch, a run event, or one of the records of sampling.
+fn all(bytes: &[u8]) -> [bool; 7] {
     [
         codec::decode::<RawBatch>(bytes).is_ok(),
         codec::decode::<SamplesBatch>(bytes).is_ok(),
         codec::decode::<RunEvent>(bytes).is_ok(),
+        codec::decode::<CoverageRecord>(bytes).is_ok(),
+        codec::decode::<PlanRecord>(bytes).is_ok(),
+        codec::decode::<TunerRecord>(bytes).is_ok(),
+        codec::decode::<HostRecord>(bytes).is_ok(),
     ]
 }
 
@@ -57,11 +61,11 @@ fn other_values_are_refused() {
     .samples_batch(0);
     assert_eq!(
         all(&codec::encode(&batch.raw).expect("encodable")),
-        [true, false, false]
+        [true, false, false, false, false, false, false]
     );
     assert_eq!(
         all(&codec::encode(&batch).expect("encodable")),
-        [false, true, false]
+        [false, true, false, false, false, false, false]
     );
 }
 

@@ -18,7 +18,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strobe_event::codec::{self, Wire};
 use strobe_event::synthetic::{Shape, Workload};
-use strobe_event::{RawBatch, RunEvent, SamplesBatch, StackSchemaFile};
+use strobe_event::{
+    CoverageRecord, HostRecord, PlanRecord, RawBatch, RunEvent, SamplesBatch, StackSchemaFile, TunerRecord,
+};
 
 fn schema(id: u32) -> Schema {
     Schema::parse_str(codec::schema_text(id).expect("a frozen schema")).expect("a schema that parses")
@@ -86,6 +88,20 @@ proptest! {
     #[test]
     fn stack_schemas_are_theirs(file in generate::stack_schema()) {
         agrees::<StackSchemaFile, mirror::StackSchemaFile>(&file, &schema(codec::SCHEMA_ID_STACK_SCHEMA));
+    }
+
+    /// Checks the same of what is said of sampling.
+    #[test]
+    fn records_of_sampling_are_theirs(
+        coverage in generate::coverage(),
+        plan in generate::plan(),
+        tuner in generate::tuner(),
+        host in generate::host(),
+    ) {
+        agrees::<CoverageRecord, mirror::CoverageRecord>(&coverage, &schema(codec::SCHEMA_ID_COVERAGE));
+        agrees::<PlanRecord, mirror::PlanRecord>(&plan, &schema(codec::SCHEMA_ID_PLAN));
+        agrees::<TunerRecord, mirror::TunerRecord>(&tuner, &schema(codec::SCHEMA_ID_TUNER));
+        agrees::<HostRecord, mirror::HostRecord>(&host, &schema(codec::SCHEMA_ID_HOST));
     }
 }
 

@@ -15,8 +15,11 @@ mod error;
 mod raw;
 mod run;
 mod samples;
+mod sampling;
 
-use crate::{RawBatch, RunEvent, SamplesBatch, StackSchemaFile};
+use crate::{
+    CoverageRecord, HostRecord, PlanRecord, RawBatch, RunEvent, SamplesBatch, StackSchemaFile, TunerRecord,
+};
 pub use error::{DecodeError, EncodeError, Fault};
 
 /// Fixed id of the schema of `strobe.stacks.raw`.
@@ -30,6 +33,18 @@ pub const SCHEMA_ID_SAMPLES_BATCH: u32 = 8;
 
 /// Fixed id of the schema of `strobe.runs`.
 pub const SCHEMA_ID_RUN_EVENT: u32 = 3;
+
+/// Fixed id of the schema of `strobe.coverage`.
+pub const SCHEMA_ID_COVERAGE: u32 = 4;
+
+/// Fixed id of the schema of `strobe.plans`.
+pub const SCHEMA_ID_PLAN: u32 = 5;
+
+/// Fixed id of the schema of `strobe.hosts`.
+pub const SCHEMA_ID_HOST: u32 = 6;
+
+/// Fixed id of the schema of `strobe.tuner`.
+pub const SCHEMA_ID_TUNER: u32 = 7;
 
 /// Fixed id of the schema of stack schemas on `strobe.config`.
 pub const SCHEMA_ID_STACK_SCHEMA: u32 = 9;
@@ -81,6 +96,22 @@ impl Wire for RunEvent {
     const SCHEMA_ID: u32 = SCHEMA_ID_RUN_EVENT;
 }
 
+impl Wire for CoverageRecord {
+    const SCHEMA_ID: u32 = SCHEMA_ID_COVERAGE;
+}
+
+impl Wire for PlanRecord {
+    const SCHEMA_ID: u32 = SCHEMA_ID_PLAN;
+}
+
+impl Wire for HostRecord {
+    const SCHEMA_ID: u32 = SCHEMA_ID_HOST;
+}
+
+impl Wire for TunerRecord {
+    const SCHEMA_ID: u32 = SCHEMA_ID_TUNER;
+}
+
 impl Wire for StackSchemaFile {
     const SCHEMA_ID: u32 = SCHEMA_ID_STACK_SCHEMA;
 }
@@ -93,6 +124,10 @@ pub fn schema_text(id: u32) -> Option<&'static str> {
         SCHEMA_ID_SAMPLES_BATCH => Some(include_str!("../../../avro/strobe.samples.avsc")),
         SCHEMA_ID_RUN_EVENT => Some(include_str!("../../../avro/strobe.runs.avsc")),
         SCHEMA_ID_STACK_SCHEMA => Some(include_str!("../../../avro/strobe.config.stack-schema.avsc")),
+        SCHEMA_ID_COVERAGE => Some(include_str!("../../../avro/strobe.coverage.avsc")),
+        SCHEMA_ID_PLAN => Some(include_str!("../../../avro/strobe.plans.avsc")),
+        SCHEMA_ID_HOST => Some(include_str!("../../../avro/strobe.hosts.avsc")),
+        SCHEMA_ID_TUNER => Some(include_str!("../../../avro/strobe.tuner.avsc")),
         _ => None,
     }
 }

@@ -5,9 +5,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use strobe_event::{
-    Binary, BinaryKind, BuildId, Context, CpuCounts, DropCount, FrameTag, Frames, Locations, Mark, Place,
-    Process, RawBatch, RunEvent, RunHead, RunId, Samples, SamplesBatch, StackOutcome, StackSchemaFile,
-    Stacks, Tags, Threads, Weight,
+    Binary, BinaryKind, BuildId, Context, CoverageRecord, CpuCounts, DropCount, FrameTag, Frames, HostRecord,
+    Locations, Mark, Place, PlanRecord, Process, RawBatch, RunEvent, RunHead, RunId, Samples, SamplesBatch,
+    StackOutcome, StackSchemaFile, Stacks, Tags, Threads, TunerRecord, Weight,
 };
 
 /// Numbers of every length on the wire, up to the largest `int`.
@@ -266,6 +266,123 @@ pub fn run_event() -> impl Strategy<Value = RunEvent> {
             batches,
             drops,
             done_us,
+        }
+    })
+}
+
+/// Returns a strategy for coverage.
+pub fn coverage() -> impl Strategy<Value = CoverageRecord> {
+    let names = [".{0,30}", ".{0,30}", ".{0,30}"];
+    let counts = prop::array::uniform12(long());
+    let sums = prop::array::uniform6(double());
+    (names, counts, any::<u8>(), sums).prop_map(|(names, counts, cpu_source, sums)| {
+        let [service, profiler, host] = names;
+        let [
+            slot_us,
+            hour,
+            until_us,
+            revision,
+            planned,
+            refused,
+            complete,
+            cut_short,
+            done_us,
+            taken,
+            cpu_us,
+            runs,
+        ] = counts;
+        let [drawn_inverse, u, uu, t, tt, tu] = sums;
+        CoverageRecord {
+            service,
+            profiler,
+            host,
+            slot_us,
+            hour,
+            until_us,
+            revision,
+            planned,
+            refused,
+            complete,
+            cut_short,
+            drawn_inverse,
+            done_us,
+            taken,
+            cpu_us,
+            cpu_source,
+            runs,
+            u,
+            uu,
+            t,
+            tt,
+            tu,
+        }
+    })
+}
+
+/// Returns a strategy for plans.
+pub fn plan() -> impl Strategy<Value = PlanRecord> {
+    let names = [".{0,30}", ".{0,30}", ".{0,30}", ".{0,80}"];
+    let shares = prop::array::uniform4(double());
+    (names, shares, prop::array::uniform3(long())).prop_map(|(names, shares, times)| {
+        let [service, profiler, selector, why] = names;
+        let [run_probability, frequency_hz, keep, keep_before] = shares;
+        let [planned_us, since_us, keep_since_us] = times;
+        PlanRecord {
+            service,
+            profiler,
+            selector,
+            run_probability,
+            planned_us,
+            frequency_hz,
+            since_us,
+            keep,
+            keep_since_us,
+            keep_before,
+            why,
+        }
+    })
+}
+
+/// Returns a strategy for tuners.
+pub fn tuner() -> impl Strategy<Value = TunerRecord> {
+    let rates = prop::array::uniform4(double());
+    (plan(), rates, long(), long(), texts(), texts(), ".{0,200}").prop_map(
+        |(plan, rates, window_us, live_hosts, doubted, same_name, state)| {
+            let [
+                desired_per_hour,
+                observed_per_hour,
+                expected_per_hour,
+                reachable_per_hour,
+            ] = rates;
+            TunerRecord {
+                plan,
+                window_us,
+                desired_per_hour,
+                observed_per_hour,
+                expected_per_hour,
+                reachable_per_hour,
+                live_hosts,
+                doubted,
+                same_name,
+                state,
+            }
+        },
+    )
+}
+
+/// Returns a strategy for hosts.
+pub fn host() -> impl Strategy<Value = HostRecord> {
+    let names = [".{0,30}", ".{0,30}", ".{0,30}"];
+    (names, long(), int(), texts(), texts()).prop_map(|(names, time_us, cpus, labels, services)| {
+        let [host, agent, kernel] = names;
+        HostRecord {
+            host,
+            time_us,
+            agent,
+            kernel,
+            cpus,
+            labels,
+            services,
         }
     })
 }

@@ -459,3 +459,91 @@ impl From<&event::SamplesBatch> for SamplesBatch {
         }
     }
 }
+
+/// Makes the mirror of a record whose fields go over one by one.
+macro_rules! mirror {
+    ($name:ident { $($field:ident: $kind:ty = $from:expr),* $(,)? }) => {
+        /// The record of the schemas.
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $name {
+            $($field: $kind,)*
+        }
+
+        impl From<&event::$name> for $name {
+            fn from(from: &event::$name) -> Self {
+                $(let $field: $kind = $from(&from.$field);)*
+                Self { $($field,)* }
+            }
+        }
+    };
+}
+
+fn same<T: Clone>(value: &T) -> T {
+    value.clone()
+}
+
+fn long(value: &u64) -> i64 {
+    *value as i64
+}
+
+mirror!(CoverageRecord {
+    service: String = same,
+    profiler: String = same,
+    host: String = same,
+    slot_us: i64 = long,
+    hour: i64 = long,
+    until_us: i64 = long,
+    revision: i64 = long,
+    planned: i64 = long,
+    refused: i64 = long,
+    complete: i64 = long,
+    cut_short: i64 = long,
+    drawn_inverse: f64 = same,
+    done_us: i64 = long,
+    taken: i64 = long,
+    cpu_us: i64 = long,
+    cpu_source: i32 = |code: &u8| i32::from(*code),
+    runs: i64 = long,
+    u: f64 = same,
+    uu: f64 = same,
+    t: f64 = same,
+    tt: f64 = same,
+    tu: f64 = same,
+});
+
+mirror!(PlanRecord {
+    service: String = same,
+    profiler: String = same,
+    selector: String = same,
+    run_probability: f64 = same,
+    planned_us: i64 = long,
+    frequency_hz: f64 = same,
+    since_us: i64 = long,
+    keep: f64 = same,
+    keep_since_us: i64 = long,
+    keep_before: f64 = same,
+    why: String = same,
+});
+
+mirror!(TunerRecord {
+    plan: PlanRecord = PlanRecord::from,
+    window_us: i64 = long,
+    desired_per_hour: f64 = same,
+    observed_per_hour: f64 = same,
+    expected_per_hour: f64 = same,
+    reachable_per_hour: f64 = same,
+    live_hosts: i64 = long,
+    doubted: Vec<String> = same,
+    same_name: Vec<String> = same,
+    state: String = same,
+});
+
+mirror!(HostRecord {
+    host: String = same,
+    time_us: i64 = long,
+    agent: String = same,
+    kernel: String = same,
+    cpus: i32 = |value: &u32| *value as i32,
+    labels: Vec<String> = same,
+    services: Vec<String> = same,
+});
