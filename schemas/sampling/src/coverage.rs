@@ -20,6 +20,10 @@ pub const POOL_RUNS_MIN: u64 = 30;
 /// two days' grids meet at midnight.
 pub const MORE_SLOTS: f64 = 2.0;
 
+/// Share by which runs may last longer than planned: a run ends when its host gets to it, and what it sampled until then
+/// counts, with its time.
+pub const OVERRUN_MAX: f64 = 0.1;
+
 /// What became of the slots of one (service, profiler, host, epoch, hour). An agent sends it again when it
 /// changes, whole and with a higher revision, so that a late record corrects an early one and a repeated one
 /// changes nothing. The epoch is that of the host's spool: after a restart the rest of the hour is another
@@ -84,7 +88,7 @@ impl Coverage {
         {
             "a sum is negative or not a number"
         } else if self.drawn_inverse < (self.refused + runs) as f64 * (1.0 - 1e-9)
-            || self.done.u > self.drawn_inverse * (1.0 + 1e-9)
+            || self.done.u > self.drawn_inverse * (1.0 + OVERRUN_MAX)
         {
             "its probabilities are not in (0, 1]"
         } else {

@@ -25,6 +25,7 @@
 //! passed, whatever was observed.
 
 pub mod cap;
+pub mod config;
 pub mod coverage;
 mod error;
 pub mod hash;

@@ -91,6 +91,16 @@ impl Schedule {
 
     /// Returns what to do at `now_us`. A slot is returned once.
     pub fn look(&mut self, now_us: u64) -> Verdict {
+        self.look_ahead(now_us, 0)
+    }
+
+    /// Returns what to do at `now_us`, of slots that start up to `ahead_us` later, which is less than their length: what must
+    /// be stored first then is by the time that they start, also where the disk is slow.
+    pub fn look_ahead(&mut self, now_us: u64, ahead_us: u64) -> Verdict {
+        let until = |start_us: u64| Verdict::Wait {
+            until_us: start_us.saturating_sub(ahead_us).max(now_us.saturating_add(1)),
+        };
+        let now_us = now_us.saturating_add(ahead_us);
         let slot = self.grid.slot_at(now_us);
         let start_us = self.grid.start_us(slot);
         let mut clock_was_ahead = false;
@@ -98,17 +108,15 @@ impl Schedule {
             let last_us = self.grid.start_us(last);
             clock_was_ahead = last_us.saturating_sub(start_us) > BACK_MAX_US;
             if slot <= last && !clock_was_ahead {
-                let until_us = self.grid.start_us(last.saturating_add(1));
-                return Verdict::Wait { until_us };
+                return until(self.grid.start_us(last.saturating_add(1)));
             }
         }
-        if now_us.saturating_sub(start_us) > LATE_US {
+        if now_us.saturating_sub(start_us) > LATE_US.saturating_add(ahead_us) {
             // Forget the wrong future at once: the next slot is judged by the clock as it is.
             if clock_was_ahead {
                 self.memory.last = Some(slot);
             }
-            let until_us = self.grid.start_us(slot.saturating_add(1));
-            return Verdict::Wait { until_us };
+            return until(self.grid.start_us(slot.saturating_add(1)));
         }
         let missed = match self.memory.last {
             Some(last) if !clock_was_ahead => slot - last - 1,
@@ -172,6 +180,39 @@ mod tests {
         let slots = follow(&mut schedule(Memory::default()), NOON, NOON + HOUR_US);
         assert_eq!(slots.len(), 60);
         assert!(slots.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    }
+
+    /// Checks that looking ahead opens the same slots as looking at the clock does, each once and earlier, also where looks are
+    /// far apart.
+    #[test]
+    fn looking_ahead_opens_the_same_slots() {
+        let opened = |ahead_us: u64, tick_us: u64| -> Vec<u64> {
+            let mut schedule = schedule(Memory::default());
+            let times = (NOON..NOON + HOUR_US).step_by(tick_us as usize);
+            times
+                .filter_map(|now_us| match schedule.look_ahead(now_us, ahead_us) {
+                    Verdict::Opens(opening) => {
+                        assert!(
+                            opening.start_us + LATE_US >= now_us && opening.start_us <= now_us + ahead_us
+                        );
+                        Some(opening.slot)
+                    }
+                    Verdict::Wait { until_us } => {
+                        assert!(until_us > now_us);
+                        None
+                    }
+                })
+                .collect()
+        };
+        let at_once = opened(0, TICK_US);
+        let (ahead, rarely) = (opened(2_000_000, TICK_US), opened(2_000_000, 1_900_000));
+        assert!(at_once.len() == 60 && ahead.len() >= 60 && rarely.len() >= 60);
+        assert!(
+            at_once
+                .iter()
+                .skip(1)
+                .all(|slot| ahead.contains(slot) && rarely.contains(slot))
+        );
     }
 
     /// Checks that a restart within a slot does not run it again, and that slots of the time between are not

@@ -93,6 +93,11 @@ impl AddAssign for RunSums {
     }
 }
 
+/// Share of the time from which on all of it counts as profiled: what turning from run to run leaves out.
+const WHOLE: f64 = 0.999;
+/// 97.5 % quantile of the normal distribution.
+const NORMAL_QUANTILE: f64 = 1.959_963_984_540_054;
+
 /// A total as people see it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Total {
@@ -136,6 +141,15 @@ impl Total {
     pub fn new(weighted: f64, c: f64, sums: &RunSums, population: Population) -> Self {
         let (total, runs) = (c * weighted, sums.runs);
         let seen = population.profiled.clamp(0.0, 1.0);
+        if runs > 0 && seen >= WHOLE {
+            // Nothing is left to be estimated but how the ticks fell: as many as there were, not as many as runs.
+            let plus_minus = NORMAL_QUANTILE * c * population.squared_weights.sqrt();
+            return Self::Known {
+                total,
+                plus_minus,
+                runs,
+            };
+        }
         match sums.variance(population.slots) {
             None if runs == 0 || sums.u <= 0.0 => Self::NotSampled,
             Some(between) if runs >= RUNS_MIN => {
@@ -180,7 +194,7 @@ impl fmt::Display for Total {
 /// Returns the 97.5 % quantile of Student's t for at least 9 degrees of freedom, to 0.001: the expansion by
 /// Fisher and Cornish. With the normal's 1.96, ten runs would be given intervals that hold 92 % of the time.
 pub fn t_quantile(freedom: u64) -> f64 {
-    let (z, n) = (1.959_963_984_540_054_f64, (freedom as f64).max(1.0));
+    let (z, n) = (NORMAL_QUANTILE, (freedom as f64).max(1.0));
     let g1 = (z.powi(3) + z) / 4.0;
     let g2 = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
     let g3 = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;

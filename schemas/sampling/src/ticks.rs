@@ -1,5 +1,7 @@
 //! Ticks that the kernel left out: no counter tells of them, only the time that passed.
 
+use crate::loss::{Counts, loss_factors};
+
 /// Ticks by which a count may differ from time × frequency by where the interval begins and ends.
 const EDGE_TICKS: f64 = 2.0;
 /// Share by which it may differ because timers are late.
@@ -16,9 +18,45 @@ pub fn throttle_factor(ticks: u64, running_ns: u64, frequency_hz: f64) -> Option
     (ticks > 0).then(|| due / ticks as f64)
 }
 
+/// What one CPU counted of a profiler that ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuTicks {
+    /// Busy ticks: taken and kept.
+    pub counts: Counts,
+    /// Ticks that found it idle.
+    pub idle: u64,
+    /// Nanoseconds for which the event really counted.
+    pub running_ns: u64,
+}
+
+/// Returns how many ticks a kept one stands for on each CPU: its loss factor ([`loss_factors`]) times its throttle factor.
+/// A CPU without a single tick keeps its loss factor, which applies to nothing.
+pub fn tick_factors(cpus: &[CpuTicks], frequency_hz: f64) -> Vec<f64> {
+    let counts: Vec<Counts> = cpus.iter().map(|cpu| cpu.counts).collect();
+    let mut factors = loss_factors(&counts);
+    for (factor, cpu) in factors.iter_mut().zip(cpus) {
+        let ticks = cpu.counts.taken.max(cpu.counts.kept).saturating_add(cpu.idle);
+        *factor *= throttle_factor(ticks, cpu.running_ns, frequency_hz).unwrap_or(1.0);
+    }
+    factors
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks that a CPU that lost half of its ticks in the ring, and half of all before, counts four times, and that an
+    /// untroubled one stays as it is.
+    #[test]
+    fn losses_and_throttling_multiply() {
+        let cpu = |taken, kept, idle| CpuTicks {
+            counts: Counts { taken, kept },
+            idle,
+            running_ns: 10_000_000_000,
+        };
+        let factors = tick_factors(&[cpu(300, 150, 195), cpu(500, 500, 490)], 99.0);
+        assert_eq!(factors, vec![4.0, 1.0]);
+    }
 
     /// Checks that an untroubled CPU is left alone, whatever the interval's edges do.
     #[test]

@@ -66,6 +66,11 @@ impl Desired {
         })
     }
 
+    /// Returns the bounds of plans.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Returns the samples desired per hour.
     pub fn samples_per_hour(&self) -> f64 {
         self.samples_per_hour
