@@ -10,6 +10,8 @@ use crate::error::Error;
 /// `_IO('$', number)`: the same on every architecture that programs are built for here.
 const IOCTL_ENABLE: libc::c_ulong = 0x2400;
 const IOCTL_DISABLE: libc::c_ulong = 0x2401;
+/// `_IOW('$', 4, u64)`.
+const IOCTL_PERIOD: libc::c_ulong = 0x4008_2404;
 /// `_IOW('$', 8, u32)`.
 const IOCTL_SET_BPF: libc::c_ulong = 0x4004_2408;
 
@@ -69,6 +71,21 @@ impl PerfEvent {
     /// Stops the ticks. The times stay readable.
     pub fn disable(&self) -> Result<(), Error> {
         self.control(IOCTL_DISABLE, 0, "stopping the CPU clock")
+    }
+
+    /// Sets the time between two ticks. The kernel has turned the frequency that a CPU
+    /// clock was opened with into one.
+    pub fn set_period_ns(&self, period_ns: u64) -> Result<(), Error> {
+        // SAFETY: the request reads 8 bytes, and `period_ns` outlives the call.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), IOCTL_PERIOD as _, &raw const period_ns) };
+        if result < 0 {
+            return Err(Error::Event {
+                doing: "setting the period of the CPU clock",
+                cpu: self.cpu,
+                source: io::Error::last_os_error(),
+            });
+        }
+        Ok(())
     }
 
     /// Returns for how long it was enabled and running. Zeros for a CPU that has gone offline.

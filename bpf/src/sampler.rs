@@ -83,6 +83,9 @@ pub enum Wake {
 pub struct Sampler {
     events: BTreeMap<u32, PerfEvent>,
     frequency_hz: u32,
+    /// Time between two ticks, where it was set; else that of the frequency.
+    period_ns: Option<u64>,
+    paused: bool,
     stopped: bool,
     ring: Ring,
     wake: OwnedFd,
@@ -116,6 +119,8 @@ impl Sampler {
         let mut sampler = Self {
             events: BTreeMap::new(),
             frequency_hz: settings.frequency_hz,
+            period_ns: None,
+            paused: false,
             stopped: false,
             ring,
             wake,
@@ -232,10 +237,30 @@ impl Sampler {
     pub fn refresh_cpus(&mut self) -> Result<usize, Error> {
         let online = online_cpus()?;
         self.events.retain(|cpu, _| online.contains(cpu));
-        if !self.stopped {
+        if !self.stopped && !self.paused {
             self.open_events(&online)?;
         }
         Ok(self.events.len())
+    }
+
+    /// Stops the ticks until [`Sampler::resume`]. What is in the ring can still be consumed.
+    pub fn pause(&mut self) -> Result<(), Error> {
+        self.paused = true;
+        self.events.values().try_for_each(PerfEvent::disable)
+    }
+
+    /// Starts the ticks again, `period_ns` apart. Where the period stays, what was left of it at the pause comes first, so
+    /// that many short runs have as many ticks as one long one.
+    pub fn resume(&mut self, period_ns: u64) -> Result<(), Error> {
+        let unchanged = 1_000_000_000 / u64::from(self.frequency_hz);
+        if self.period_ns.unwrap_or(unchanged) != period_ns {
+            self.events
+                .values()
+                .try_for_each(|event| event.set_period_ns(period_ns))?;
+            self.period_ns = Some(period_ns);
+        }
+        self.paused = false;
+        self.events.values().try_for_each(PerfEvent::enable)
     }
 
     /// Stops the ticks. What is in the ring can still be consumed, and counters and times can still be read.
@@ -251,6 +276,11 @@ impl Sampler {
             opened.extend(
                 PerfEvent::open(cpu, self.frequency_hz, self.loaded.program.as_fd())?.map(|e| (cpu, e)),
             );
+        }
+        if let Some(period_ns) = self.period_ns {
+            opened
+                .iter()
+                .try_for_each(|(_, event)| event.set_period_ns(period_ns))?;
         }
         opened.iter().try_for_each(|(_, event)| event.enable())?;
         self.events.extend(opened);
