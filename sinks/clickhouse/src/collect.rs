@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use strobe_bus::{Complaint, DeadReason, MESSAGE_BYTES_MAX, Message, Meta, Outgoing, Partition, dead_letter};
 use strobe_event::codec::{self, DecodeError};
-use strobe_event::{Cause, Identity, Part, RunEvent, RunState, SamplesBatch};
+use strobe_event::{Cause, CoverageRecord, CpuSource, Identity, Part, RunEvent, RunState, SamplesBatch};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::insert::{BLOCK_ROWS_MAX, Question};
@@ -25,6 +25,9 @@ const ROWS_VERSION: u32 = 2;
 
 /// Clocks of hosts may be ahead by this much; more is no time of ours.
 const AHEAD_MAX: Duration = Duration::from_secs(600);
+
+/// Microseconds of an hour.
+const HOUR_US: u64 = 3_600_000_000;
 
 /// Rows that one message can add at most: as many frames as fit, two bytes each, and never more than that.
 const MESSAGE_ROWS_MAX: usize = MESSAGE_BYTES_MAX / 2;
@@ -47,6 +50,8 @@ pub struct Counts {
     pub samples: u64,
     /// Events of runs.
     pub runs: u64,
+    /// Records of coverage.
+    pub coverage: u64,
     /// Messages that were stored before.
     pub repeats: u64,
     /// Samples in them.
@@ -92,7 +97,7 @@ fn candidates<'a>(lane: &'a Lane, settings: &Settings) -> impl Iterator<Item = &
 /// Returns what must be asked of the store before the next range of this partition can be cut.
 pub fn questions(lane: &Lane, settings: &Settings, known: &Known) -> Vec<Question> {
     let mut questions: std::collections::BTreeMap<Spool, (u64, u64)> = std::collections::BTreeMap::new();
-    if lane.kind == Kind::Runs {
+    if lane.kind != Kind::Samples {
         return Vec::new();
     }
     for meta in candidates(lane, settings).filter_map(|message| Meta::from_headers(&message.headers).ok()) {
@@ -141,7 +146,7 @@ pub fn cut_range(
                     pieces.iter().map(|piece| piece.number()).collect(),
                 );
             }
-            Ok(Judged::Batch { .. } | Judged::Event { .. }) => {}
+            Ok(Judged::Batch { .. } | Judged::Event { .. } | Judged::Coverage { .. }) => {}
             Ok(Judged::Repeat { .. } | Judged::Left) | Err(_) => pending.skip(message.offset),
         }
         // The first message always fits: its parts are few, or it was refused for that.
@@ -160,8 +165,8 @@ pub fn cut_range(
 /// Returns whether it can be judged if a message is a repeat.
 fn is_known(kind: Kind, message: &Message, known: &Known) -> bool {
     match (kind, Meta::from_headers(&message.headers)) {
-        // Events are told apart by their rows, and what has no identity is put aside.
-        (Kind::Runs, _) | (_, Err(_)) => true,
+        // Events and coverage are told apart by their rows, and what has no identity is put aside.
+        (Kind::Runs | Kind::Coverage, _) | (_, Err(_)) => true,
         (Kind::Samples, Ok(Meta { identity, .. })) => {
             known.knows(&(identity.host.into(), identity.epoch), identity.sequence)
         }
@@ -219,6 +224,8 @@ enum Judged {
     },
     /// An event of a run.
     Event { meta: Meta, event: Box<RunEvent> },
+    /// What became of slots.
+    Coverage { meta: Meta, record: Box<CoverageRecord> },
     /// It was stored before.
     Repeat { samples: u64 },
     /// A predecessor left it out.
@@ -254,6 +261,7 @@ fn judge(kind: Kind, message: &Message, news: Option<(&Known, Duration, u64)>) -
     match kind {
         Kind::Samples => judge_batch(meta, message, news),
         Kind::Runs => judge_event(meta, message, news),
+        Kind::Coverage => judge_coverage(meta, message, news),
     }
 }
 
@@ -331,6 +339,41 @@ fn judge_event(
     Ok(Judged::Event {
         meta,
         event: Box::new(event),
+    })
+}
+
+fn judge_coverage(
+    meta: Meta,
+    message: &Message,
+    news: Option<(&Known, Duration, u64)>,
+) -> Result<Judged, Refusal> {
+    let record = decode::<CoverageRecord>(message)?;
+    let sums = [
+        record.drawn_inverse,
+        record.u,
+        record.uu,
+        record.t,
+        record.tt,
+        record.tu,
+    ];
+    let wrong = if CpuSource::from_code(record.cpu_source).is_none() {
+        "its source of CPU time is not known"
+    } else if !sums.iter().all(|sum| sum.is_finite() && *sum >= 0.0) {
+        "a sum is negative or not a number"
+    } else if record.slot_us == 0 || record.until_us.div_ceil(HOUR_US).saturating_sub(1) != record.hour {
+        "it reaches out of its hour, or its slots have no length"
+    } else {
+        ""
+    };
+    if !wrong.is_empty() {
+        return refuse(DeadReason::Undecodable, "Malformed", wrong);
+    }
+    if let Some((_, oldest, now_us)) = news {
+        in_time(record.until_us, record.until_us, oldest, now_us)?;
+    }
+    Ok(Judged::Coverage {
+        meta,
+        record: Box::new(record),
     })
 }
 
@@ -449,6 +492,11 @@ impl Building {
                 self.counts.runs += 1;
                 self.note(&meta.identity);
                 self.rows.add_event(&meta.identity, &event);
+            }
+            Ok(Judged::Coverage { meta, record }) => {
+                self.counts.coverage += 1;
+                self.note(&meta.identity);
+                self.rows.add_coverage(&meta.identity, &record);
             }
             Ok(Judged::Batch {
                 meta,

@@ -19,6 +19,8 @@ pub enum Kind {
     Samples,
     /// Events of runs.
     Runs,
+    /// What became of slots.
+    Coverage,
 }
 
 /// Where the owner of a partition stands.

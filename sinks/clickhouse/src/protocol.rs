@@ -119,5 +119,6 @@ fn after_insert(table: Table) -> &'static str {
         Table::Batches => "sink.after_insert.batches",
         Table::Samples => "sink.after_insert.samples",
         Table::Runs => "sink.after_insert.runs",
+        Table::Coverage => "sink.after_insert.coverage",
     }
 }

@@ -64,6 +64,7 @@ pub fn run_with(
     let topics = [
         (bus.topic(Topic::Samples), Kind::Samples),
         (bus.topic(Topic::Runs), Kind::Runs),
+        (bus.topic(Topic::Coverage), Kind::Coverage),
     ];
     let names: Vec<&str> = topics.iter().map(|(name, _)| name.as_str()).collect();
     let mut sink = Sink {
@@ -126,7 +127,7 @@ struct Sink<'a> {
 /// What comes in: it is polled also while a range is stored, so that the group does not take us for dead.
 struct Inbox<'a> {
     consumer: Consumer,
-    topics: [(String, Kind); 2],
+    topics: [(String, Kind); 3],
     settings: &'a Settings,
     shutdown: &'a Shutdown,
     telemetry: &'a SinkTelemetry,
@@ -488,6 +489,7 @@ impl Inbox<'_> {
         telemetry.batches.add(counts.batches);
         telemetry.samples.add(counts.samples);
         telemetry.runs.add(counts.runs);
+        telemetry.coverage.add(counts.coverage);
         telemetry.repeats.add(counts.repeats);
         telemetry.repeated_samples.add(counts.repeated_samples);
         telemetry.cut.add(counts.cut);

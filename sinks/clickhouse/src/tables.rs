@@ -19,6 +19,8 @@ pub enum Table {
     Samples,
     /// One row per event of a run.
     Runs,
+    /// What became of slots.
+    Coverage,
 }
 
 type Column = (&'static str, &'static str);
@@ -132,9 +134,35 @@ const RUNS: [Column; 19] = [
     ("part", "UInt32"),
 ];
 
+const COVERAGE: [Column; 23] = [
+    ("service", "LowCardinality(String)"),
+    ("profiler", "LowCardinality(String)"),
+    ("host", "LowCardinality(String)"),
+    ("hour", "DateTime"),
+    ("until", "DateTime64(6)"),
+    ("slot_us", "UInt64"),
+    ("revision", "UInt64"),
+    ("planned", "UInt64"),
+    ("refused", "UInt64"),
+    ("complete", "UInt64"),
+    ("cut_short", "UInt64"),
+    ("drawn_inverse", "Float64"),
+    ("done_us", "UInt64"),
+    ("taken", "UInt64"),
+    ("cpu_us", "UInt64"),
+    ("cpu_source", "Int8"),
+    ("runs", "UInt64"),
+    ("u", "Float64"),
+    ("uu", "Float64"),
+    ("t", "Float64"),
+    ("tt", "Float64"),
+    ("tu", "Float64"),
+    ("epoch", "UUID"),
+];
+
 impl Table {
     /// Every table, in the order of the inserts.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Frames,
         Self::Stacks,
         Self::Tags,
@@ -142,6 +170,7 @@ impl Table {
         Self::Batches,
         Self::Samples,
         Self::Runs,
+        Self::Coverage,
     ];
 
     /// Returns the table's name.
@@ -154,6 +183,7 @@ impl Table {
             Self::Batches => "batches",
             Self::Samples => "samples",
             Self::Runs => "runs",
+            Self::Coverage => "coverage",
         }
     }
 
@@ -167,6 +197,7 @@ impl Table {
             Self::Batches => &BATCHES,
             Self::Samples => &SAMPLES,
             Self::Runs => &RUNS,
+            Self::Coverage => &COVERAGE,
         }
     }
 

@@ -16,6 +16,8 @@ pub struct SinkTelemetry {
     pub samples: Counter,
     /// Events of runs stored.
     pub runs: Counter,
+    /// Records of coverage stored. Healthy: a few per host, service and hour.
+    pub coverage: Counter,
     /// Messages that had been stored before. Healthy: 0 but after restarts.
     pub repeats: Counter,
     /// Samples in them.

@@ -4,7 +4,7 @@
 
 use crate::{ClickHouse, Error};
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 13] = [
     include_str!("../../../infra/clickhouse/ddl/0001_samples.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks_end.sql"),
@@ -15,6 +15,8 @@ const FILES: [&str; 11] = [
     include_str!("../../../infra/clickhouse/ddl/0007_runs.sql"),
     include_str!("../../../infra/clickhouse/ddl/0008_stack_locations.sql"),
     include_str!("../../../infra/clickhouse/ddl/0009_sample_frames.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0010_coverage.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0011_service_hours.sql"),
     include_str!("../../../infra/clickhouse/ddl/0012_tagged_samples.sql"),
 ];
 

@@ -358,6 +358,18 @@ impl Explorer {
         Ok(rows.into_iter().map(values).collect())
     }
 
+    /// Lets `look` see the stacks of a selection in the cache.
+    pub(crate) async fn with_stacks(
+        &self,
+        selection: &Selection,
+        look: impl FnOnce(&StackStore, &Selected),
+    ) -> Result<(), Error> {
+        let mut state = self.state.lock().await;
+        let selected = self.select(&mut state, selection, None).await?;
+        look(&state.store, &selected);
+        Ok(())
+    }
+
     /// Fetches the names that are newer than those in the cache. Every view does it when they are older than two
     /// seconds.
     ///

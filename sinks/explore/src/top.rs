@@ -78,6 +78,17 @@ pub struct Top {
     pub baseline: Option<Range>,
 }
 
+impl Top {
+    /// Multiplies the selection's weights by `factor`: for what was refused or cut short ([`crate::Intervals::correction`]).
+    pub fn correct(&mut self, factor: f64) {
+        self.total *= factor;
+        for row in &mut self.rows {
+            row.self_weight *= factor;
+            row.total *= factor;
+        }
+    }
+}
+
 /// Weights of one row: own and total, each of selection and baseline.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Weights {

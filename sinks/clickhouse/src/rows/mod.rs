@@ -2,6 +2,7 @@
 
 mod batches;
 mod columns;
+mod coverage;
 mod due;
 mod frames;
 mod runs;
@@ -11,9 +12,10 @@ mod tags;
 
 use rustc_hash::FxHashMap;
 use strobe_event::key::{frame_keys, stack_keys};
-use strobe_event::{ContextKey, Identity, RunEvent, SamplesBatch};
+use strobe_event::{ContextKey, CoverageRecord, Identity, RunEvent, SamplesBatch};
 
 use self::batches::BatchRows;
+use self::coverage::CoverageRows;
 use self::due::Due;
 use self::frames::FrameRows;
 use self::runs::RunRows;
@@ -87,6 +89,7 @@ pub struct RangeRows {
     batches: BatchRows,
     samples: SampleRows,
     runs: RunRows,
+    coverage: CoverageRows,
     numbers: StackNumbers,
     due: DueRows,
     rows: usize,
@@ -134,6 +137,12 @@ impl RangeRows {
         self.runs.add(identity, event);
     }
 
+    /// Adds what became of slots.
+    pub fn add_coverage(&mut self, identity: &Identity, record: &CoverageRecord) {
+        self.rows += 1;
+        self.coverage.add(identity, record);
+    }
+
     /// Returns the blocks.
     pub fn finish(mut self) -> RangeBlocks {
         let totals = self.samples.take_totals();
@@ -146,6 +155,7 @@ impl RangeRows {
             Table::Batches => self.batches.block(),
             Table::Samples => self.samples.block(&self.numbers),
             Table::Runs => self.runs.block(),
+            Table::Coverage => self.coverage.block(),
         };
         let made = |table, (rows, bytes)| (rows > 0).then_some(TableBlock { table, rows, bytes });
         RangeBlocks {
