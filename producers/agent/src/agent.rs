@@ -1,4 +1,4 @@
-//! The five threads, from start to end.
+//! The threads, from start to end.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,11 @@ use strobe_telemetry::supervise;
 use crate::binaries;
 use crate::config::Settings;
 use crate::error::AgentError;
+use crate::plans::{self, Plans};
+use crate::procfs::wall_us;
 use crate::publish::Publishing;
 use crate::sampling::Sampling;
+use crate::schedule::{self, Scheduling};
 use crate::spooling::{self, Spooling};
 use crate::status::Status;
 use crate::tables;
@@ -44,12 +47,29 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
     let maker = tables_used
         .then(|| tables::maker(&settings.unwind, &settings.state_dir))
         .transpose()?;
+    let plans_file = settings.state_dir.join(plans::FILE);
+    let bounds = settings.schedule.bounds;
+    let plans = Arc::new(match &settings.bus {
+        Some(_) => Plans::kept(bounds, &plans_file, wall_us()),
+        // Nobody would ever say that they are no longer in force.
+        None => Plans::new(bounds),
+    });
+    let (to_order, orders) = sync_channel(schedule::QUEUE);
+    let (to_report, reports) = sync_channel(schedule::QUEUE);
+    let scheduling = Scheduling::new(
+        settings,
+        Arc::clone(&plans),
+        to_order,
+        to_spool.clone(),
+        Arc::clone(&status),
+    );
     // First what may be refused, so that nothing runs when the agent cannot.
     let sampling = Sampling::start(
         settings,
         to_spool,
         announce,
         (to_make, from_making),
+        (orders, to_report),
         Arc::clone(&status),
     )?;
     let publishing = match &settings.bus {
@@ -69,6 +89,16 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
     supervise(health, move || token.is_requested())?;
 
     let mut threads = Vec::new();
+    threads.push(start("scheduling", shutdown, move || {
+        scheduling.run(&reports);
+        Ok(())
+    })?);
+    if let Some(bus) = settings.bus.clone() {
+        let token = shutdown.clone();
+        threads.push(start("plans", shutdown, move || {
+            plans::run(&plans, &bus, &plans_file, &token)
+        })?);
+    }
     threads.push(start("spooling", shutdown, move || spooling.run(&from_sampling))?);
     if let Some(publishing) = publishing {
         let token = shutdown.clone();

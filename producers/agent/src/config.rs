@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use strobe_bus::{Bus, BusSettings};
+use strobe_sampling::SamplingError;
+use strobe_sampling::plan::Bounds;
+use strobe_sampling::slot::SlotLength;
 use strobe_telemetry::Admin;
 
 use crate::error::AgentError;
@@ -40,6 +43,8 @@ pub struct AgentConfig {
     pub binaries: BinariesConfig,
     /// Unwinding without frame pointers.
     pub unwind: UnwindConfig,
+    /// When to run, once there are plans.
+    pub schedule: ScheduleConfig,
 }
 
 /// The part `[unwind]`.
@@ -54,6 +59,42 @@ pub struct UnwindConfig {
     /// The command that makes a table of the binary on its stdin. The agent itself, unless somebody tests.
     #[serde(skip)]
     pub worker: Vec<OsString>,
+}
+
+/// The part `[schedule]`: between what plans may lie. The tuner's bounds should be the same.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleConfig {
+    /// Makes the draws of this fleet independent of another's.
+    pub salt: String,
+    /// Length of slots: a divisor of a day, from 1s to 1h.
+    #[serde(with = "humantime_serde")]
+    pub slot: Duration,
+    /// Every slot runs with at least this probability, also where only daemons run.
+    pub run_probability_min: f64,
+    /// The shortest run.
+    #[serde(with = "humantime_serde")]
+    pub run_min: Duration,
+    /// The longest run.
+    #[serde(with = "humantime_serde")]
+    pub run_max: Duration,
+    /// The lowest frequency.
+    pub frequency_min_hz: f64,
+    /// The highest frequency.
+    pub frequency_max_hz: f64,
+    /// Labels of this host, `key=value`, for the inventory.
+    pub labels: Vec<String>,
+}
+
+/// The part `[schedule]`, proved.
+#[derive(Debug, Clone)]
+pub struct ScheduleSettings {
+    /// Makes the draws of this fleet independent of another's.
+    pub salt: String,
+    /// Between what plans may lie.
+    pub bounds: Bounds,
+    /// Labels of this host.
+    pub labels: Vec<String>,
 }
 
 /// The part `[spool]`.
@@ -95,6 +136,7 @@ impl Default for AgentConfig {
             spool: SpoolConfig::default(),
             binaries: BinariesConfig::default(),
             unwind: UnwindConfig::default(),
+            schedule: ScheduleConfig::default(),
         }
     }
 }
@@ -120,6 +162,47 @@ impl Default for UnwindConfig {
     }
 }
 
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        let bounds = Bounds::CPU;
+        Self {
+            salt: String::new(),
+            slot: Duration::from_micros(bounds.slot.us()),
+            run_probability_min: bounds.run_probability_min,
+            run_min: Duration::from_micros(bounds.planned_min_us),
+            run_max: Duration::from_micros(bounds.planned_max_us),
+            frequency_min_hz: bounds.frequency_min_hz,
+            frequency_max_hz: bounds.frequency_max_hz,
+            labels: Vec::new(),
+        }
+    }
+}
+
+impl ScheduleConfig {
+    fn validate(self) -> Result<ScheduleSettings, AgentError> {
+        let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let wrong = |error: SamplingError| AgentError::Config(format!("`[schedule]`: {error}"));
+        let bounds = Bounds {
+            slot: SlotLength::new(us(self.slot)).map_err(wrong)?,
+            run_probability_min: self.run_probability_min,
+            planned_min_us: us(self.run_min),
+            planned_max_us: us(self.run_max),
+            frequency_min_hz: self.frequency_min_hz,
+            frequency_max_hz: self.frequency_max_hz,
+        };
+        if self.labels.len() > LABELS_MAX || self.labels.iter().any(|label| label.len() > LABEL_BYTES_MAX) {
+            return Err(AgentError::Config(format!(
+                "`schedule.labels`: give at most {LABELS_MAX} of up to {LABEL_BYTES_MAX} bytes"
+            )));
+        }
+        Ok(ScheduleSettings {
+            salt: self.salt,
+            bounds: bounds.validate().map_err(wrong)?,
+            labels: self.labels,
+        })
+    }
+}
+
 impl Default for BinariesConfig {
     fn default() -> Self {
         Self {
@@ -137,6 +220,9 @@ const SPOOL_BYTES_MIN: u64 = 34 << 20;
 const RUN_MIN: Duration = Duration::from_secs(1);
 /// Longest run: its end is when losses are told for good.
 const RUN_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Labels of a host, and bytes of one: what people write on a host, and far under the limit on messages.
+const LABELS_MAX: usize = 64;
+const LABEL_BYTES_MAX: usize = 256;
 /// Longest host name: the spool's bound on the owner's name.
 const HOST_BYTES_MAX: usize = 255;
 
@@ -165,6 +251,8 @@ pub struct Settings {
     pub binaries: BinariesConfig,
     /// Unwinding without frame pointers.
     pub unwind: UnwindConfig,
+    /// When to run, once there are plans.
+    pub schedule: ScheduleSettings,
     /// Folder into which each framed raw batch is written as well, for benchmarks.
     pub capture: Option<PathBuf>,
     /// Time after which the agent stops by itself.
@@ -233,6 +321,7 @@ impl AgentConfig {
         } else {
             None
         };
+        let schedule = self.schedule.validate()?;
         let spool = strobe_spool::Settings {
             size_limit_bytes: self.spool.size_limit_bytes,
             age_limit: self.spool.age_limit,
@@ -251,6 +340,7 @@ impl AgentConfig {
             spool,
             binaries: self.binaries,
             unwind: self.unwind,
+            schedule,
             capture: None,
             duration: None,
         })
@@ -298,6 +388,9 @@ mod tests {
             ("[spool]\nsize_limit_bytes = 1", "spool.size_limit_bytes"),
             ("[bus]\nbootstrap = \"\"", "bootstrap"),
             ("admin = \"localhost\"", "`admin`"),
+            ("[schedule]\nslot = \"7s\"", "[schedule]"),
+            ("[schedule]\nrun_max = \"2m\"", "planned_max_us"),
+            ("[schedule]\nrun_probability_min = 0.0", "run_probability_min"),
         ] {
             let error = AgentConfig::parse(text).unwrap().validate().unwrap_err();
             assert!(error.to_string().contains(key), "{error}");

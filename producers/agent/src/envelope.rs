@@ -2,8 +2,8 @@
 //!
 //! | offset | bytes | |
 //! |--|--|--|
-//! | 0 | 1 | kind: 1 a raw batch, 2 an event of a run |
-//! | 1 | 16 | run |
+//! | 0 | 1 | kind: 1 a raw batch, 2 an event of a run, 3 coverage, 4 the host |
+//! | 1 | 16 | run; zeros for none |
 //! | 17 | 8 | samples, little endian |
 //! | 25 | | the framed Avro value |
 
@@ -13,6 +13,8 @@ use strobe_event::RunId;
 const HEADER_BYTES: usize = 25;
 const BATCH: u8 = 1;
 const EVENT: u8 = 2;
+const COVERAGE: u8 = 3;
+const HOST: u8 = 4;
 
 /// A record of the spool, read.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +32,12 @@ pub struct Envelope<'a> {
 /// Starts a record in `out`: what stands before the value, which the caller appends.
 pub fn begin(topic: Topic, run: RunId, samples: u64, out: &mut Vec<u8>) {
     out.clear();
-    out.push(if topic == Topic::Runs { EVENT } else { BATCH });
+    out.push(match topic {
+        Topic::Runs => EVENT,
+        Topic::Coverage => COVERAGE,
+        Topic::Hosts => HOST,
+        _ => BATCH,
+    });
     out.extend_from_slice(&run.0);
     out.extend_from_slice(&samples.to_le_bytes());
 }
@@ -41,6 +48,8 @@ pub fn open(record: &[u8]) -> Option<Envelope<'_>> {
     let topic = match header[0] {
         BATCH => Topic::StacksRaw,
         EVENT => Topic::Runs,
+        COVERAGE => Topic::Coverage,
+        HOST => Topic::Hosts,
         _ => return None,
     };
     let mut run = [0; 16];

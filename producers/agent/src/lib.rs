@@ -1,11 +1,13 @@
 //! The agent: every host's flight recorder. Steps 1 to 9 of the path of one sample.
 //!
-//! Five threads, each the owner of its state, joined by bounded queues:
+//! Seven threads, each the owner of its state, joined by bounded queues:
 //!
 //! | thread | file | does |
 //! |--|--|--|
 //! | sampling | [`sampling`] | reads the ring and the side-band every 100 or 200 ms, merges them by time, closes batches |
 //! | spooling | [`spooling`] | encodes closed batches, appends them to the spool, keeps the accounting of the run |
+//! | scheduling | [`schedule`] | judges slots by the plans in force, and counts what became of each ([`presence`], [`coverage`]) |
+//! | plans | [`plans`] | follows the plans on the bus, and keeps them for the next start |
 //! | publishing | [`publish`] | sends what the spool holds; frees it on the broker's acknowledgement |
 //! | binaries | [`binaries`] | puts each newly seen binary into the symbol store, within limits |
 //! | tables | [`tables`] | makes the unwind tables of what is sampled, each once, in worker processes; [`unwinding`] puts them into the kernel |
@@ -22,6 +24,7 @@
 pub mod batch;
 pub mod binaries;
 pub mod config;
+pub mod coverage;
 pub mod elf;
 pub mod envelope;
 pub mod error;
@@ -32,10 +35,13 @@ pub mod kernel;
 pub mod mappings;
 pub mod normalize;
 pub mod patience;
+pub mod plans;
+pub mod presence;
 pub mod procfs;
 pub mod publish;
 pub mod run;
 pub mod sampling;
+pub mod schedule;
 pub mod service;
 pub mod spooling;
 pub mod stacks;

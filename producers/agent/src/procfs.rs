@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most of a file of `/proc` that is read: 65,536 mappings have about 6 MiB of text.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -23,6 +24,13 @@ pub struct MapLine {
     pub inode: u64,
     /// Path or `[name]`; empty for memory without a file.
     pub path: String,
+}
+
+/// Returns the time, microseconds since 1970 (UTC).
+pub fn wall_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
 }
 
 fn read_bounded(path: String, limit: u64) -> Option<Vec<u8>> {
@@ -71,6 +79,73 @@ pub fn start_time_ns(pid: u32) -> Option<u64> {
     let (_, rest) = text.rsplit_once(") ")?;
     let ticks: u64 = rest.split(' ').nth(19)?.parse().ok()?;
     Some(ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second())
+}
+
+/// What the kernel's line of numbers says of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Name of its first thread.
+    pub comm: String,
+    /// Whether it is a thread of the kernel.
+    pub kernel_thread: bool,
+    /// CPU time of all of its threads, also of those that ended, microseconds, to the clock tick (10 ms).
+    pub cpu_us: u64,
+    /// Its start, nanoseconds since boot, to the clock tick.
+    pub start_ns: u64,
+}
+
+/// Returns what `/proc` says of a process in one line; nothing where it is gone.
+pub fn stat(pid: u32) -> Option<Stat> {
+    /// `PF_KTHREAD` of the kernel.
+    const KERNEL_THREAD: u64 = 0x0020_0000;
+    let bytes = read_bounded(format!("/proc/{pid}/stat"), 4096)?;
+    let text = String::from_utf8_lossy(&bytes);
+    // The name may itself hold blanks and parentheses: fields are counted from the last one.
+    let (head, rest) = text.rsplit_once(") ")?;
+    let comm = head.split_once('(')?.1.to_owned();
+    let field = |at: usize| rest.split(' ').nth(at)?.parse::<u64>().ok();
+    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    Some(Stat {
+        comm,
+        kernel_thread: field(6)? & KERNEL_THREAD != 0,
+        cpu_us: (field(11)? + field(12)?).saturating_mul(1_000_000) / ticks_per_second,
+        start_ns: field(19)?.saturating_mul(1_000_000_000) / ticks_per_second,
+    })
+}
+
+/// Returns the busy time of all CPUs since boot, microseconds, as the kernel accounts it.
+pub fn host_busy_us() -> Option<u64> {
+    let bytes = read_bounded("/proc/stat".to_owned(), 4096)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    // user, nice, system, (idle, iowait,) irq, softirq; guests are within user.
+    let [user, nice, system, _idle, _wait, irq, softirq, ..] = ticks[..] else {
+        return None;
+    };
+    let busy = user + nice + system + irq + softirq;
+    Some(busy.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second())
+}
+
+/// Returns the control groups of a process, one line for each hierarchy; nothing where it is gone.
+pub fn control_groups(pid: u32) -> Option<String> {
+    let bytes = read_bounded(format!("/proc/{pid}/cgroup"), 64 << 10)?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Returns the one in the hierarchy of a controller of version 1, or, for the empty name, in that of version 2.
+pub fn control_group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
+    groups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers
+            .split(',')
+            .any(|name| name == controller)
+            .then_some(path)
+    })
 }
 
 /// Returns whether the running process `pid` began at `start_ns`: its start is known to the clock tick only.

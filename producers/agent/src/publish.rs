@@ -12,7 +12,7 @@ use strobe_bus::{
     failpoint,
 };
 use strobe_event::codec;
-use strobe_event::{DropCount, DropReason, Epoch, Identity, RawBatch, RunEvent, RunState};
+use strobe_event::{CoverageRecord, DropCount, DropReason, Epoch, Identity, RawBatch, RunEvent, RunState};
 use strobe_spool::{Position, Reader, Record};
 
 use crate::envelope;
@@ -39,11 +39,19 @@ struct UnderWay {
     samples: u64,
 }
 
+/// Names of the topics that it writes.
+struct Topics {
+    raw: Arc<str>,
+    runs: Arc<str>,
+    coverage: Arc<str>,
+    hosts: Arc<str>,
+}
+
 /// The thread's state.
 pub struct Publishing {
     reader: Reader,
     producer: ResendingProducer,
-    topics: (Arc<str>, Arc<str>),
+    topics: Topics,
     under_way: VecDeque<UnderWay>,
     /// Handed over next; in the order of `under_way`.
     waiting: VecDeque<(u64, Outgoing)>,
@@ -64,7 +72,12 @@ impl Publishing {
         Ok(Self {
             reader,
             producer: ResendingProducer::new(bus, limits)?,
-            topics: (bus.topic(Topic::StacksRaw).into(), bus.topic(Topic::Runs).into()),
+            topics: Topics {
+                raw: bus.topic(Topic::StacksRaw).into(),
+                runs: bus.topic(Topic::Runs).into(),
+                coverage: bus.topic(Topic::Coverage).into(),
+                hosts: bus.topic(Topic::Hosts).into(),
+            },
             under_way: VecDeque::new(),
             waiting: VecDeque::new(),
             next: 0,
@@ -149,12 +162,21 @@ impl Publishing {
                 self.lost(meta, opened.value, DropReason::TooOld)
             }
             false => {
-                let (raw, runs) = &self.topics;
-                let topic = if opened.topic == Topic::Runs { runs } else { raw };
-                let host = meta.identity.host.clone();
+                let topic = match opened.topic {
+                    Topic::Runs => &self.topics.runs,
+                    Topic::Coverage => &self.topics.coverage,
+                    Topic::Hosts => &self.topics.hosts,
+                    _ => &self.topics.raw,
+                };
+                // All of a service's coverage is one partition, so that one tuner has all of its hosts.
+                let service = (opened.topic == Topic::Coverage)
+                    .then(|| codec::decode_framed::<CoverageRecord>(opened.value).ok())
+                    .flatten()
+                    .map(|record| record.service);
+                let key = service.unwrap_or_else(|| meta.identity.host.clone());
                 Some(Outgoing {
                     topic: Arc::clone(topic),
-                    key: Some(host.into()),
+                    key: Some(key.into()),
                     headers: meta.to_headers(),
                     payload: Some(opened.value.to_vec().into()),
                 })
@@ -198,7 +220,7 @@ impl Publishing {
         };
         let payload = codec::encode_framed(&event).ok()?;
         Some(Outgoing {
-            topic: Arc::clone(&self.topics.1),
+            topic: Arc::clone(&self.topics.runs),
             key: Some(meta.identity.host.clone().into()),
             headers: Meta { samples: 0, ..meta }.to_headers(),
             payload: Some(payload.into()),
@@ -228,7 +250,7 @@ impl Publishing {
                     if let (Ok(meta), Some(value), true) = (
                         Meta::from_headers(&message.headers),
                         &message.payload,
-                        message.topic == self.topics.0,
+                        message.topic == self.topics.raw,
                     ) && let Some(event) = self.lost(meta, value, DropReason::Rejected)
                     {
                         // The spool frees the batch when the broker has the event.

@@ -1,9 +1,15 @@
-//! Runs: back to back, each slot runs (q = 1), and a run is as long as its slot.
+//! Runs: back to back, each slot runs (q = 1) and a run is as long as its slot; or as a plan has it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngCore;
-use strobe_event::{Cause, RunHead, RunId};
+use strobe_event::{Cause, RawBatch, RunHead, RunId};
+use strobe_sampling::Counts;
+use strobe_sampling::ticks::{CpuTicks, tick_factors};
+
+use crate::schedule::Planned;
 
 /// The CPU profiler's name.
 pub const PROFILER: &str = "cpu";
@@ -19,6 +25,10 @@ pub struct Run {
     pub ends_ns: u64,
     /// Batches closed so far.
     pub batches: u32,
+    /// The slot that it was drawn for; none of those back to back.
+    pub slot: Option<u64>,
+    /// Samples taken of each service, before limits, losses and thinning.
+    pub taken: BTreeMap<Arc<str>, f64>,
 }
 
 /// Returns 128 random bits.
@@ -49,6 +59,58 @@ impl Run {
             started_ns: now_ns,
             ends_ns: now_ns.saturating_add(length_us * 1_000),
             batches: 0,
+            slot: None,
+            taken: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the run of a slot that was drawn, which starts at `now_ns`, `now_us` on the wall.
+    pub fn of_slot(host: &str, planned: &Planned, now_ns: u64, now_us: u64) -> Self {
+        let length = Duration::from_micros(planned.planned_us);
+        let mut run = Self::start(host, 1, length, now_ns, now_us);
+        run.head.slot_us = planned.slot_us;
+        run.head.run_probability = planned.run_probability;
+        run.head.period = planned.period_ns;
+        run.slot = Some(planned.slot);
+        run
+    }
+
+    /// Counts what a closed batch took of each service: what was lost is carried by what was kept of its CPU.
+    pub fn count(&mut self, batch: &RawBatch) {
+        let ticks: Vec<CpuTicks> = batch
+            .cpus
+            .iter()
+            .map(|cpu| CpuTicks {
+                counts: Counts {
+                    taken: cpu.taken,
+                    kept: cpu.kept,
+                },
+                idle: cpu.idle,
+                running_ns: cpu.running_ns,
+            })
+            .collect();
+        let factors = tick_factors(&ticks, 1e9 / self.head.period as f64);
+        let factor = |number: u32| {
+            let at = batch.cpus.iter().position(|cpu| cpu.cpu == number);
+            at.map_or(1.0, |at| factors[at])
+        };
+        let mut by_process = vec![0.0; batch.processes.len()];
+        // Neighbours often are of one CPU.
+        let mut last = (u32::MAX, 1.0);
+        for (&thread, &cpu) in batch.samples.thread.iter().zip(&batch.samples.cpu) {
+            if last.0 != cpu {
+                last = (cpu, factor(cpu));
+            }
+            by_process[batch.threads.process[thread as usize] as usize] += last.1;
+        }
+        for (process, taken) in batch.processes.iter().zip(by_process) {
+            let service = batch.strings[process.service as usize].as_str();
+            match self.taken.get_mut(service) {
+                Some(sum) => *sum += taken,
+                None => {
+                    self.taken.insert(service.into(), taken);
+                }
+            }
         }
     }
 }

@@ -17,9 +17,10 @@ use strobe_bpf::{
 use strobe_bus::Shutdown;
 use strobe_event::{DropReason, RunState, StackEnd};
 
-use crate::batch::{Builder, Closing, Placed, Totals, stack_end};
+use crate::batch::{Builder, Closing, Totals, stack_end};
 use crate::binaries::NewBinary;
 use crate::config::Settings;
+use crate::coverage::Done;
 use crate::error::AgentError;
 use crate::files::Files;
 use crate::held::{Held, HeldSamples};
@@ -27,6 +28,7 @@ use crate::images::{Change, Images};
 use crate::kernel::Kernel;
 use crate::normalize::{Known, Normalizer};
 use crate::run::Run;
+use crate::schedule::{Order, Planned, RunReport};
 use crate::service::Services;
 use crate::spooling::{Event, Report, ToSpool};
 use crate::stacks::{KnownStacks, StackId};
@@ -34,6 +36,12 @@ use crate::status::Status;
 use crate::tables::{Made, Wanted};
 use crate::unwinding::Unwinding;
 use crate::vocabulary::Vocabulary;
+
+mod place;
+mod turns;
+
+use place::place;
+use turns::{Pace, wall_ns, wall_us};
 
 /// Pause between two readings, each of which costs as much as a dozen samples. A ring that fills up ends it earlier.
 const ROUND: Duration = Duration::from_millis(200);
@@ -64,6 +72,7 @@ pub struct Sampling {
     sampler: Sampler,
     side_band: SideBand,
     allowed_ns: u64,
+    orders: Receiver<Order>,
     settler: Settler,
     status: Arc<Status>,
 }
@@ -85,6 +94,8 @@ struct Settler {
     cgroups: CgroupPaths,
     builder: Builder,
     run: Run,
+    pace: Pace,
+    reports: SyncSender<RunReport>,
     report: Report,
     epochs: Epochs,
     events: VecDeque<ToSpool>,
@@ -114,6 +125,7 @@ impl Sampling {
         to_spool: SyncSender<ToSpool>,
         announce: Option<SyncSender<NewBinary>>,
         (to_make, made): (SyncSender<Wanted>, Receiver<Made>),
+        (orders, reports): (Receiver<Order>, SyncSender<RunReport>),
         status: Arc<Status>,
     ) -> Result<Self, AgentError> {
         let sampler_settings = SamplerSettings {
@@ -163,6 +175,8 @@ impl Sampling {
             cgroups,
             builder: Builder::new(now_ns),
             run,
+            pace: Pace::default(),
+            reports,
             report: Report::default(),
             epochs: Epochs::default(),
             events: VecDeque::new(),
@@ -174,6 +188,7 @@ impl Sampling {
             sampler,
             side_band,
             allowed_ns: 0,
+            orders,
             settler,
             status,
         })
@@ -189,19 +204,22 @@ impl Sampling {
             .sample(&mut held, shutdown)
             .and_then(|()| self.finish(&mut held));
         let settler = &mut self.settler;
-        let now_ns = monotonic_ns();
+        let now_ns = settler.pace.stopped_ns.unwrap_or_else(monotonic_ns);
         settler.close(now_ns, &self.sampler);
         let uncounted = settler.builder.uncounted(&totals(&self.sampler));
         settler.report.taken += uncounted;
         settler.report.drop(DropReason::RingFull, uncounted);
         self.tidy(now_ns);
         let settler = &mut self.settler;
-        match &ended {
-            Ok(()) if now_ns < settler.run.ends_ns => {
-                settler.announce(RunState::Finished, now_ns, "the agent was stopped".to_owned());
+        if !settler.pace.idle {
+            match &ended {
+                Ok(()) if now_ns < settler.run.ends_ns => {
+                    settler.announce(RunState::Finished, now_ns, "the agent was stopped".to_owned());
+                }
+                Ok(()) => settler.announce(RunState::Finished, now_ns, String::new()),
+                Err(error) => settler.announce(RunState::Failed, now_ns, error.to_string()),
             }
-            Ok(()) => settler.announce(RunState::Finished, now_ns, String::new()),
-            Err(error) => settler.announce(RunState::Failed, now_ns, error.to_string()),
+            settler.account(now_ns);
         }
         settler.send_last_events();
         ended
@@ -213,7 +231,8 @@ impl Sampling {
         let round = if fast { ROUND_FAST } else { ROUND };
         let mut pause = round;
         while !shutdown.is_requested() {
-            let woken = self.sampler.wait(pause)? == Wake::NearlyFull;
+            let woken = self.sampler.wait(self.until_turn(pause))? == Wake::NearlyFull;
+            self.obey()?;
             self.round(held)?;
             let waiting = self.settler.unwinding.as_ref().is_some_and(Unwinding::is_waiting);
             pause = match (woken, waiting) {
@@ -258,7 +277,7 @@ impl Sampling {
         settler.settle_until(clock_ns, held, &mut next, sampler);
         held.settle(next);
         let now_ns = monotonic_ns();
-        if now_ns.saturating_sub(settler.builder.start_ns()) >= BATCH_NS {
+        if !settler.pace.idle && now_ns.saturating_sub(settler.builder.start_ns()) >= BATCH_NS {
             settler.close(now_ns.min(clock_ns), sampler);
         }
         settler.turn_run_if_due(clock_ns, sampler);
@@ -273,7 +292,7 @@ impl Sampling {
                 sampler.allow_wake_for_image();
             }
         }
-        Ok(())
+        self.turn(clock_ns)
     }
 
     fn tidy(&mut self, now_ns: u64) {
@@ -437,6 +456,7 @@ impl Settler {
         self.run.batches += 1;
         let samples = batch.samples.len() as u64;
         self.report.add(&batch);
+        self.run.count(&batch);
         // Events go first: they were there before it.
         if !self.send_events() || self.to_spool.try_send(ToSpool::Batch(Box::new(batch))).is_err() {
             // The spooling thread is behind by dozens of batches: the disk hangs. The newest is dropped.
@@ -479,68 +499,6 @@ impl Settler {
             self.epochs.forget_before = self.epochs.crowded.then_some(epoch);
         }
     }
-
-    /// Ends the run and starts the next when `time_ns` is past its planned end.
-    fn turn_run_if_due(&mut self, time_ns: u64, sampler: &Sampler) {
-        if time_ns < self.run.ends_ns {
-            return;
-        }
-        self.close(self.run.ends_ns, sampler);
-        self.announce(RunState::Finished, self.run.ends_ns, String::new());
-        // After a stop of the machine the next run starts now, not for every slot that was slept through.
-        let behind = time_ns.saturating_sub(self.run.ends_ns) > self.run_length.as_nanos() as u64;
-        let start_ns = if behind { time_ns } else { self.run.ends_ns };
-        self.run = Run::start(
-            &self.host,
-            self.frequency_hz,
-            self.run_length,
-            start_ns,
-            wall_us(start_ns),
-        );
-        self.report = Report::default();
-        self.announce(RunState::Started, start_ns, String::new());
-    }
-
-    fn announce(&mut self, state: RunState, now_ns: u64, detail: String) {
-        let done_us = now_ns.min(self.run.ends_ns).saturating_sub(self.run.started_ns) / 1_000;
-        if self.events.len() == EVENTS_MAX {
-            tracing::error!(run = %self.run.head.id, "an event of the run is lost: the spooling thread is stuck");
-            return;
-        }
-        self.events.push_back(ToSpool::Event(Box::new(Event {
-            run: self.run.head.clone(),
-            state,
-            time_us: wall_us(now_ns),
-            detail,
-            done_us,
-            report: self.report.clone(),
-        })));
-        self.send_events();
-    }
-
-    /// Hands the waiting events to the spooling thread; returns whether it took all.
-    fn send_events(&mut self) -> bool {
-        while let Some(event) = self.events.pop_front() {
-            if let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) =
-                self.to_spool.try_send(event)
-            {
-                self.events.push_front(back);
-                return false;
-            }
-        }
-        true
-    }
-
-    fn send_last_events(&mut self) {
-        let until = Instant::now() + LAST_WORDS;
-        while !self.send_events() {
-            if Instant::now() >= until {
-                tracing::error!(run = %self.run.head.id, "the end of the run is lost: the spooling thread is stuck");
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
 }
 
 /// Says that the kernel did not take a change of the unwind tables. Sampling goes on: stacks without tables are walked by frame
@@ -553,67 +511,10 @@ fn complain(status: &Status, written: Result<(), strobe_bpf::Error>) {
     }
 }
 
-/// Returns what a sample's process is.
-fn place(
-    held: &Held,
-    images: &mut Images,
-    files: &mut Files,
-    services: &mut Services,
-    cgroup: Option<&str>,
-) -> Placed {
-    use strobe_bpf::StackEnd as Side;
-    let Some(image) = images.of_sample(held, files) else {
-        let belonging = services.decide(None, cgroup, None, held.name());
-        return Placed {
-            belonging,
-            executable: None,
-        };
-    };
-    let executable = image.executable.clone();
-    if image.is_bare() && held.user_end == Side::NoUser {
-        return Placed {
-            belonging: services.kernel(),
-            executable,
-        };
-    }
-    if let Some(belonging) = image.belonging(held.cgroup_id) {
-        let belonging = Arc::clone(belonging);
-        return Placed {
-            belonging,
-            executable,
-        };
-    }
-    let number = image.number;
-    let variable = images.variable(held.pid, number);
-    let belonging = services.decide(variable.as_deref(), cgroup, executable.as_deref(), held.name());
-    // Within `exec` the new image has no file and perhaps no environment yet: the next sample asks again.
-    if held.user_end != Side::Exec
-        && let Some(image) = images.of_sample(held, files)
-    {
-        image.belongs(held.cgroup_id, Arc::clone(&belonging));
-    }
-    Placed {
-        belonging,
-        executable,
-    }
-}
-
 fn totals(sampler: &Sampler) -> Totals {
     // A reading that fails leaves the counts as they were: they go with a later batch.
     Totals {
         counters: sampler.counters().unwrap_or_default(),
         times: sampler.times().unwrap_or_default(),
     }
-}
-
-/// Returns what to add to `CLOCK_MONOTONIC` to get nanoseconds since 1970.
-fn wall_ns() -> i128 {
-    let wall = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos() as i128);
-    wall - i128::from(monotonic_ns())
-}
-
-fn wall_us(time_ns: u64) -> u64 {
-    ((i128::from(time_ns) + wall_ns()).max(0) / 1_000) as u64
 }

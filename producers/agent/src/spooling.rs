@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use strobe_bus::{MESSAGE_BYTES_MAX, Topic, failpoint};
 use strobe_event::codec;
-use strobe_event::{DropCount, DropReason, RawBatch, RunEvent, RunHead, RunId, RunState};
+use strobe_event::{
+    CoverageRecord, DropCount, DropReason, HostRecord, RawBatch, RunEvent, RunHead, RunId, RunState,
+};
 use strobe_spool::Writer;
 
 use crate::envelope;
@@ -70,6 +72,17 @@ pub enum ToSpool {
     Batch(Box<RawBatch>),
     /// Something happened to a run.
     Event(Box<Event>),
+    /// The scheduling thread says something.
+    Said(Box<Said>),
+}
+
+/// What the scheduling thread says.
+#[derive(Debug)]
+pub enum Said {
+    /// What became of slots.
+    Coverage(CoverageRecord),
+    /// What this host is.
+    Host(HostRecord),
 }
 
 /// What the sampling thread knows of an event in the life of a run.
@@ -152,6 +165,7 @@ impl Spooling {
             match from.recv_timeout(TICK) {
                 Ok(ToSpool::Batch(batch)) => self.batch(&batch),
                 Ok(ToSpool::Event(event)) => self.event(*event),
+                Ok(ToSpool::Said(said)) => self.said(&said),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -244,19 +258,34 @@ impl Spooling {
             drops: report.counts(),
             done_us: event.done_us,
         };
-        envelope::begin(Topic::Runs, id, 0, &mut self.record);
-        codec::frame(codec::SCHEMA_ID_RUN_EVENT, &mut self.record);
-        let appended = match codec::encode_into(&event, &mut self.record) {
-            Ok(()) => self
-                .writer
-                .append(&self.record)
-                .map(drop)
-                .map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(error) = appended {
+        if let Err(error) = self.append(Topic::Runs, id, &event) {
             tracing::error!(error, run = %id, "an event of the run is lost");
         }
+    }
+
+    fn said(&mut self, said: &Said) {
+        // Of no run.
+        let none = RunId([0; 16]);
+        let appended = match said {
+            Said::Coverage(record) => self.append(Topic::Coverage, none, record),
+            Said::Host(record) => self.append(Topic::Hosts, none, record),
+        };
+        if let Err(error) = appended
+            && self.status.may_complain()
+        {
+            tracing::error!(
+                error,
+                "what became of slots is not spooled; it is told again with the next"
+            );
+        }
+    }
+
+    fn append<T: codec::Wire>(&mut self, topic: Topic, run: RunId, value: &T) -> Result<(), String> {
+        envelope::begin(topic, run, 0, &mut self.record);
+        codec::frame(T::SCHEMA_ID, &mut self.record);
+        codec::encode_into(value, &mut self.record).map_err(|error| error.to_string())?;
+        let appended = self.writer.append(&self.record).map(drop);
+        appended.map_err(|error| error.to_string())
     }
 
     fn complain(&mut self, error: strobe_spool::Error) {

@@ -61,6 +61,11 @@ pub struct Status {
     tables_kept_bytes: AtomicU64,
     /// What is in the kernel: see [`Counts`].
     unwinding: Mutex<Counts>,
+    /// Slots that were not drawn, refused, and run.
+    slots: [AtomicU64; 3],
+    /// Slots that started unseen, and times that the clock was found far ahead. Healthy: 0 but after restarts.
+    slots_missed: AtomicU64,
+    clock_jumps: AtomicU64,
     /// How the user stacks of busy ticks ended, as the kernel counts them.
     user_ends: [AtomicU64; StackEnd::COUNT],
     ended: AtomicBool,
@@ -190,6 +195,15 @@ impl Status {
         self.unsent_records.load(Relaxed) > 0
     }
 
+    pub(crate) fn slot(&self, kind: usize) {
+        self.slots[kind].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn slots_missed(&self, slots: u64, clock_was_ahead: bool) {
+        self.slots_missed.fetch_add(slots, Relaxed);
+        self.clock_jumps.fetch_add(u64::from(clock_was_ahead), Relaxed);
+    }
+
     pub(crate) fn spooling_ended(&self) {
         self.ended.store(true, Relaxed);
     }
@@ -263,6 +277,13 @@ impl Status {
                 "made": get(&self.tables_made),
                 "refused": get(&self.tables_refused),
                 "kept_bytes": get(&self.tables_kept_bytes),
+            },
+            "slots": {
+                "not_drawn": get(&self.slots[0]),
+                "refused": get(&self.slots[1]),
+                "run": get(&self.slots[2]),
+                "missed": get(&self.slots_missed),
+                "clock_jumps": get(&self.clock_jumps),
             },
             "user_stack_ends": ends,
         })

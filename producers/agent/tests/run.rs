@@ -49,6 +49,7 @@ fn accounts(place: &Place) -> BTreeMap<String, Account> {
                     _ => account.last = Some(event),
                 }
             }
+            Spooled::Coverage(_) | Spooled::Host(_) => {}
         }
     }
     runs

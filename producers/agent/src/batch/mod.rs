@@ -333,6 +333,18 @@ impl Builder {
         self.cpus.iter_mut().map(count).collect()
     }
 
+    /// Lets its interval start at `now_ns`, with counts from `totals` on: what came before belongs to no run.
+    pub fn begin(&mut self, now_ns: u64, totals: &Totals) {
+        self.start_ns = now_ns;
+        for (&cpu, counters) in &totals.counters {
+            self.cpus.entry(cpu).or_default().idle = counters.idle;
+        }
+        for (&cpu, times) in &totals.times {
+            let state = self.cpus.entry(cpu).or_default();
+            (state.enabled_ns, state.running_ns) = (times.enabled_ns, times.running_ns);
+        }
+    }
+
     /// Returns whether it has no sample.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

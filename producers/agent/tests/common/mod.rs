@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use strobe_agent::envelope;
 use strobe_bus::Topic;
-use strobe_event::{RawBatch, RunEvent, codec};
+use strobe_event::{CoverageRecord, HostRecord, RawBatch, RunEvent, codec};
 
 /// An odd rate at which half a second is enough to see every phase of a victim.
 pub const FREQUENCY: u32 = 997;
@@ -160,6 +160,8 @@ impl Place {
             let opened = envelope::open(&record.payload).unwrap();
             let what = match opened.topic {
                 Topic::Runs => Spooled::Event(Box::new(codec::decode_framed(opened.value).unwrap())),
+                Topic::Coverage => Spooled::Coverage(Box::new(codec::decode_framed(opened.value).unwrap())),
+                Topic::Hosts => Spooled::Host(Box::new(codec::decode_framed(opened.value).unwrap())),
                 _ => {
                     let batch: RawBatch = codec::decode_framed(opened.value).unwrap();
                     batch.validate().unwrap();
@@ -175,7 +177,7 @@ impl Place {
     pub fn batches(&self) -> Vec<RawBatch> {
         let batches = self.spooled().into_iter().filter_map(|(_, _, what)| match what {
             Spooled::Batch(batch) => Some(*batch),
-            Spooled::Event(_) => None,
+            _ => None,
         });
         batches.collect()
     }
@@ -206,6 +208,8 @@ impl Place {
 pub enum Spooled {
     Batch(Box<RawBatch>),
     Event(Box<RunEvent>),
+    Coverage(Box<CoverageRecord>),
+    Host(Box<HostRecord>),
 }
 
 impl Agent {

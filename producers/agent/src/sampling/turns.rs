@@ -1,0 +1,242 @@
+//! How runs begin and end: run after run, or as the scheduling thread orders.
+//!
+//! Run after run, a sample's own time says which run it is of. An ordered run ends when the ticks were stopped, a moment after
+//! its planned end: what was sampled until then counts, and so does the time.
+
+use super::*;
+
+/// How runs follow each other.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Whether only what is ordered runs.
+    pub(super) scheduled: bool,
+    /// Drawn slots whose time has not come.
+    pub(super) waiting: VecDeque<Planned>,
+    /// No run is under way, and nothing ticks.
+    pub(super) idle: bool,
+    /// When the ticks were stopped; what was taken before is not settled yet.
+    pub(super) stopped_ns: Option<u64>,
+}
+
+impl Sampling {
+    /// Takes orders, and stops the ticks where a run is over.
+    pub(super) fn obey(&mut self) -> Result<(), AgentError> {
+        let settler = &mut self.settler;
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Continuous => settler.pace.scheduled = false,
+                Order::Scheduled => settler.pace.scheduled = true,
+                Order::Run(planned) => settler.pace.waiting.push_back(*planned),
+            }
+        }
+        let over = match settler.run.slot {
+            Some(_) => monotonic_ns() >= settler.run.ends_ns,
+            None => settler.pace.scheduled,
+        };
+        if over && !settler.pace.idle && settler.pace.stopped_ns.is_none() {
+            self.sampler.pause()?;
+            settler.pace.stopped_ns = Some(monotonic_ns());
+        }
+        Ok(())
+    }
+
+    /// Ends the run whose last samples are settled, and begins the next where its time has come.
+    pub(super) fn turn(&mut self, clock_ns: u64) -> Result<(), AgentError> {
+        let (settler, sampler) = (&mut self.settler, &mut self.sampler);
+        if let Some(stopped_ns) = settler
+            .pace
+            .stopped_ns
+            .filter(|&stopped_ns| clock_ns >= stopped_ns)
+        {
+            settler.pace.stopped_ns = None;
+            settler.pace.idle = true;
+            settler.end_run(stopped_ns, sampler, String::new());
+        }
+        if !settler.pace.idle {
+            return Ok(());
+        }
+        if !settler.pace.scheduled {
+            for planned in std::mem::take(&mut settler.pace.waiting) {
+                settler.refuse(&planned);
+            }
+            let length = settler.run_length;
+            let start =
+                |host: &str, now_ns| Run::start(host, settler.frequency_hz, length, now_ns, wall_us(now_ns));
+            let run = start(&settler.host, monotonic_ns());
+            return settler.begin_run(run, sampler);
+        }
+        while let Some(planned) = settler.pace.waiting.front() {
+            let now_ns = monotonic_ns();
+            if planned.start_ns > now_ns {
+                break;
+            }
+            let Some(planned) = settler.pace.waiting.pop_front() else {
+                break;
+            };
+            if planned.latest_ns < now_ns {
+                settler.refuse(&planned);
+                continue;
+            }
+            let run = Run::of_slot(&settler.host, &planned, now_ns, wall_us(now_ns));
+            settler.begin_run(run, sampler)?;
+            break;
+        }
+        Ok(())
+    }
+
+    /// Returns for how long nothing has to begin or end: at most `longest`.
+    pub(super) fn until_turn(&self, longest: Duration) -> Duration {
+        let pace = &self.settler.pace;
+        let at_ns = match pace.idle {
+            true => pace.waiting.front().map(|planned| planned.start_ns),
+            false => self.settler.run.slot.map(|_| self.settler.run.ends_ns),
+        };
+        // The wait is cut to milliseconds: one more, so that it is over when it ends.
+        let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())) + MILLISECOND;
+        at_ns.map_or(longest, |at_ns| left(at_ns).min(longest))
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+impl Settler {
+    fn begin_run(&mut self, run: Run, sampler: &mut Sampler) -> Result<(), AgentError> {
+        sampler.resume(run.head.period)?;
+        self.builder.begin(run.started_ns, &totals(sampler));
+        self.run = run;
+        self.report = Report::default();
+        self.pace.idle = false;
+        self.announce(RunState::Started, self.run.started_ns, String::new());
+        Ok(())
+    }
+
+    /// Ends the run at `now_ns`: its accounting is complete.
+    pub(super) fn end_run(&mut self, now_ns: u64, sampler: &Sampler, detail: String) {
+        self.close(now_ns, sampler);
+        self.announce(RunState::Finished, now_ns, detail);
+        self.account(now_ns);
+    }
+
+    /// Tells the scheduling thread what the run did.
+    pub(super) fn account(&mut self, now_ns: u64) {
+        let head = &self.run.head;
+        let done_us = self.done_us(now_ns);
+        // A run that nobody drew is a slot of its own, as long as it was: what the agent did not see was not planned.
+        let (planned_us, slot_us) = match self.run.slot {
+            Some(_) => (head.planned_us, head.slot_us),
+            None => (done_us, done_us),
+        };
+        let report = RunReport {
+            slot: self.run.slot,
+            started_us: head.started_us,
+            slot_us,
+            done: Some(Done {
+                run_probability: head.run_probability,
+                planned_us,
+                done_us,
+                frequency_hz: 1e9 / head.period as f64,
+                taken: std::mem::take(&mut self.run.taken),
+            }),
+        };
+        if done_us > 0 {
+            self.tell(report);
+        }
+    }
+
+    fn refuse(&self, planned: &Planned) {
+        self.tell(RunReport {
+            slot: Some(planned.slot),
+            started_us: wall_us(planned.start_ns),
+            done: None,
+            slot_us: planned.slot_us,
+        });
+    }
+
+    fn tell(&self, report: RunReport) {
+        if self.reports.try_send(report).is_err() && self.status.may_complain() {
+            tracing::error!("what became of a run is not counted: the scheduling thread is stuck");
+        }
+    }
+
+    /// Returns how much of the run is done at `now_ns`.
+    fn done_us(&self, now_ns: u64) -> u64 {
+        let end_ns = match self.run.slot {
+            Some(_) => now_ns,
+            None => now_ns.min(self.run.ends_ns),
+        };
+        end_ns.saturating_sub(self.run.started_ns) / 1_000
+    }
+
+    /// Ends the run and starts the next when `time_ns` is past its planned end, run after run.
+    pub(super) fn turn_run_if_due(&mut self, time_ns: u64, sampler: &Sampler) {
+        if time_ns < self.run.ends_ns || self.pace.idle || self.run.slot.is_some() {
+            return;
+        }
+        self.end_run(self.run.ends_ns, sampler, String::new());
+        // After a stop of the machine the next run starts now, not for every slot that was slept through.
+        let behind = time_ns.saturating_sub(self.run.ends_ns) > self.run_length.as_nanos() as u64;
+        let start_ns = if behind { time_ns } else { self.run.ends_ns };
+        self.run = Run::start(
+            &self.host,
+            self.frequency_hz,
+            self.run_length,
+            start_ns,
+            wall_us(start_ns),
+        );
+        self.report = Report::default();
+        self.announce(RunState::Started, start_ns, String::new());
+    }
+
+    pub(super) fn announce(&mut self, state: RunState, now_ns: u64, detail: String) {
+        let done_us = self.done_us(now_ns);
+        if self.events.len() == EVENTS_MAX {
+            tracing::error!(run = %self.run.head.id, "an event of the run is lost: the spooling thread is stuck");
+            return;
+        }
+        self.events.push_back(ToSpool::Event(Box::new(Event {
+            run: self.run.head.clone(),
+            state,
+            time_us: wall_us(now_ns),
+            detail,
+            done_us,
+            report: self.report.clone(),
+        })));
+        self.send_events();
+    }
+
+    /// Hands the waiting events to the spooling thread; returns whether it took all.
+    pub(super) fn send_events(&mut self) -> bool {
+        while let Some(event) = self.events.pop_front() {
+            if let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) =
+                self.to_spool.try_send(event)
+            {
+                self.events.push_front(back);
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(super) fn send_last_events(&mut self) {
+        let until = Instant::now() + LAST_WORDS;
+        while !self.send_events() {
+            if Instant::now() >= until {
+                tracing::error!(run = %self.run.head.id, "the end of the run is lost: the spooling thread is stuck");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Returns what to add to `CLOCK_MONOTONIC` to get nanoseconds since 1970.
+pub(super) fn wall_ns() -> i128 {
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as i128);
+    wall - i128::from(monotonic_ns())
+}
+
+pub(super) fn wall_us(time_ns: u64) -> u64 {
+    ((i128::from(time_ns) + wall_ns()).max(0) / 1_000) as u64
+}
