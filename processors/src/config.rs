@@ -61,6 +61,41 @@ impl Default for ProcessorConfig {
     }
 }
 
+/// The part `[tuner]`, as written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TunerConfig {
+    /// Consumer group; tuners of one group share the partitions.
+    pub group: String,
+}
+
+impl Default for TunerConfig {
+    fn default() -> Self {
+        Self {
+            group: "strobe-tuner".into(),
+        }
+    }
+}
+
+impl TunerConfig {
+    /// Returns the settings that it stands for.
+    pub fn validate(self, bus: BusSettings) -> TunerSettings {
+        TunerSettings {
+            bus,
+            group: self.group,
+        }
+    }
+}
+
+/// The tuner's settings, as proved.
+#[derive(Debug, Clone)]
+pub struct TunerSettings {
+    /// The bus.
+    pub bus: BusSettings,
+    /// Consumer group.
+    pub group: String,
+}
+
 /// As proved.
 #[derive(Debug, Clone)]
 pub struct Settings {

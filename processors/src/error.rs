@@ -21,6 +21,15 @@ pub enum ProcessorError {
     /// The bus.
     #[error(transparent)]
     Bus(#[from] strobe_bus::Error),
+    /// A position cannot be committed.
+    #[error(transparent)]
+    Commit(strobe_bus::CommitError),
+    /// A plan cannot be put on the wire.
+    #[error(transparent)]
+    Encode(#[from] strobe_event::codec::EncodeError),
+    /// The tuner's state cannot be written down.
+    #[error("the tuner's state cannot be written down: {0}")]
+    State(serde_json::Error),
 }
 
 impl ProcessorError {

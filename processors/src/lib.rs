@@ -24,10 +24,12 @@ pub mod step;
 pub mod symbolize;
 pub mod tag;
 pub mod telemetry;
+pub mod thin;
 pub mod tune;
+pub mod tuner;
 pub mod weigh;
 
-pub use config::{ProcessorConfig, Settings};
+pub use config::{ProcessorConfig, Settings, TunerConfig, TunerSettings};
 pub use error::ProcessorError;
 pub use service::{run, run_with};
 pub use telemetry::ProcessorTelemetry;

@@ -4,10 +4,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use strobe_bus::{
-    Complaint, Consumer, DeadReason, DriveSettings, Message, Meta, Outgoing, ResendingProducer, Shutdown,
-    StageResult, Topic, WindowLimits, drive,
+    BusSettings, Complaint, Consumer, DeadReason, DriveSettings, Message, Meta, Outgoing, ResendingProducer,
+    Shutdown, StageResult, Topic, WindowLimits, drive,
 };
-use strobe_event::codec::DecodeError;
+use strobe_event::RawBatch;
+use strobe_event::codec::{self, DecodeError};
 use strobe_store::Store;
 use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer, SymbolsError};
 
@@ -18,6 +19,7 @@ use crate::schemas::Schemas;
 use crate::step::{Made, StepError, step};
 use crate::tag::Tagger;
 use crate::telemetry::ProcessorTelemetry;
+use crate::thin::{Shares, all_gone};
 
 /// The stage's name in logs and dead letters.
 const STAGE: &str = "processor";
@@ -53,6 +55,9 @@ pub fn run_with(
         tagger: Tagger::idle(),
         tag_memory_bytes: settings.tag_memory_bytes,
         topic: bus.topic(Topic::Samples).into(),
+        runs: bus.topic(Topic::Runs).into(),
+        shares: Shares::default(),
+        bus: bus.clone(),
         telemetry,
         shutdown: shutdown.clone(),
         broken: None,
@@ -88,6 +93,9 @@ struct Stage<'a> {
     tagger: Tagger,
     tag_memory_bytes: usize,
     topic: Arc<str>,
+    runs: Arc<str>,
+    shares: Shares,
+    bus: BusSettings,
     telemetry: &'a ProcessorTelemetry,
     shutdown: Shutdown,
     /// What ended the service: trouble that waiting does not heal.
@@ -106,13 +114,19 @@ impl Stage<'_> {
         }
         let mut pause = RETRY_FIRST;
         loop {
+            self.shares.refresh(&self.bus);
             match step(
                 &meta,
                 message.bytes(),
                 &mut self.names,
                 &mut self.tagger,
                 now_us(),
+                &self.shares,
             ) {
+                Ok(made) if made.is_empty() => {
+                    self.telemetry.step.thinned_batches.add(1);
+                    return self.all_gone(message, &meta);
+                }
                 Ok(made) => {
                     let counts = &self.telemetry.step;
                     counts.refused_values.set(self.tagger.refused_values());
@@ -151,6 +165,24 @@ impl Stage<'_> {
                 Err(error) => return put_aside(reason(&error), class(&error), error.to_string()),
             }
         }
+    }
+
+    /// Accounts for a batch of which limits let nothing stay.
+    fn all_gone(&self, message: &Message, meta: &Meta) -> StageResult {
+        let event = codec::decode_framed::<RawBatch>(message.bytes()).map(|raw| all_gone(&raw));
+        let Some(value) = event.ok().and_then(|event| codec::encode_framed(&event).ok()) else {
+            return StageResult::Skip;
+        };
+        let meta = Meta {
+            samples: 0,
+            ..meta.clone()
+        };
+        StageResult::Output(vec![Outgoing {
+            topic: self.runs.clone(),
+            key: message.key.clone(),
+            headers: meta.to_headers(),
+            payload: Some(value.into()),
+        }])
     }
 
     fn outgoing(&self, message: &Message, made: Made) -> Outgoing {

@@ -9,7 +9,8 @@ use strobe_symbols::SymbolsError;
 
 use crate::symbolize::Names;
 use crate::tag::{Tagged, Tagger};
-use crate::weigh::{WeighError, Weighed, weigh};
+use crate::thin::{Shares, thin};
+use crate::weigh::{WeighError, Weighed, weigh_kept};
 
 /// Why a batch goes to the dead letters, or must be tried again.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +70,8 @@ const DAY_US: u64 = 86_400_000_000;
 /// Bytes of a framed message that are not the Avro value: see `codec::frame`.
 const FRAMING_BYTES: usize = 5;
 
-/// Names, tags and weighs the raw batch in `value`; `generation` numbers names and tags (unix microseconds).
+/// Names, tags and weighs the raw batch in `value`; `generation` numbers names and tags (unix microseconds). Of what `shares`
+/// limit, the rest is left out; a batch of which nothing stays gives no message.
 ///
 /// # Errors
 /// [`StepError`] says why not; see [`StepError::is_transient`] for what to do about it.
@@ -79,6 +81,7 @@ pub fn step(
     names: &mut impl Names,
     tagger: &mut Tagger,
     generation: u64,
+    shares: &Shares,
 ) -> Result<Vec<Made>, StepError> {
     if value.len() > MESSAGE_BYTES_MAX {
         return Err(StepError::Oversized {
@@ -86,7 +89,7 @@ pub fn step(
             limit: MESSAGE_BYTES_MAX,
         });
     }
-    let raw: RawBatch = codec::decode_framed(value)?;
+    let mut raw: RawBatch = codec::decode_framed(value)?;
     raw.validate()?;
     if meta.samples != raw.samples.len() as u64 {
         return Err(StepError::WrongCount {
@@ -94,7 +97,17 @@ pub fn step(
             has: raw.samples.len(),
         });
     }
-    let Weighed { weights, of_sample } = weigh(&raw)?;
+    let kept = shares.of(&raw);
+    let mut weighed = weigh_kept(&raw, kept.as_deref())?;
+    let mut meta = meta.clone();
+    if let Some(kept) = kept {
+        thin(&meta.identity, &mut raw, &mut weighed, &kept);
+        meta.samples = raw.samples.len() as u64;
+        if meta.samples == 0 {
+            return Ok(Vec::new());
+        }
+    }
+    let Weighed { weights, of_sample } = weighed;
     let locations = names.locate(&raw)?;
     // Days of our own clock, which go one way only: batches of two days may come mixed.
     let day = (generation / DAY_US) as u32;
@@ -108,7 +121,7 @@ pub fn step(
         sample_weight: of_sample,
         sample_context,
     };
-    send_off(meta, &batch)
+    send_off(&meta, &batch)
 }
 
 /// Returns the batch as one message, or as parts where it is over the limit.
@@ -215,6 +228,7 @@ mod tests {
             &mut Numbers { padding: 0 },
             &mut Tagger::idle(),
             42,
+            &Shares::default(),
         )
         .unwrap();
         assert_eq!(made.len(), 1);
@@ -239,6 +253,7 @@ mod tests {
             &mut Numbers { padding: 700 },
             &mut Tagger::idle(),
             1,
+            &Shares::default(),
         )
         .unwrap();
         let parts = made.len();
@@ -279,12 +294,20 @@ mod tests {
             (oversized.as_slice(), "oversized"),
             (&[][..], "empty"),
         ] {
-            let error = step(&meta, value, &mut Numbers { padding: 0 }, &mut Tagger::idle(), 1).unwrap_err();
+            let (mut numbers, mut tagger) = (Numbers { padding: 0 }, Tagger::idle());
+            let error = step(&meta, value, &mut numbers, &mut tagger, 1, &Shares::default()).unwrap_err();
             assert!(!error.is_transient(), "{what}: {error}");
         }
         let lies = Meta { samples: 11, ..meta };
         assert!(matches!(
-            step(&lies, &whole, &mut Numbers { padding: 0 }, &mut Tagger::idle(), 1),
+            step(
+                &lies,
+                &whole,
+                &mut Numbers { padding: 0 },
+                &mut Tagger::idle(),
+                1,
+                &Shares::default()
+            ),
             Err(StepError::WrongCount { said: 11, has: 10 })
         ));
     }

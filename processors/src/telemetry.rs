@@ -13,6 +13,8 @@ pub struct StepTelemetry {
     pub batches: Counter,
     /// Samples in them.
     pub samples: Counter,
+    /// Batches of which limits let nothing stay. Healthy: 0 without limits.
+    pub thinned_batches: Counter,
     /// Batches that outgrew the limit on messages and were split. Healthy: under 1 %.
     pub split: Counter,
     /// Tags that became `other`, since their key had a thousand values already. Healthy: 0. More: a rule takes its values
@@ -90,4 +92,24 @@ impl ProcessorTelemetry {
         }));
         readings
     }
+}
+
+/// What the tuner counts.
+#[derive(Debug, Default)]
+pub struct TunerTelemetry {
+    /// Records of coverage read. Healthy: follows `strobe.coverage`.
+    pub records: Counter,
+    /// Records that cannot be read or cannot be true. Healthy: 0.
+    pub refused: Counter,
+    /// Records of hours that no window can take in any more. Healthy: 0 but after an outage of hours.
+    pub too_late: Counter,
+    /// Records of hosts beyond the most that are followed. Healthy: 0.
+    pub too_many_hosts: Counter,
+    /// Records of slots of another length. Healthy: those of hosts without a plan. More: agents and tuner are configured
+    /// differently.
+    pub other_slots: Counter,
+    /// Windows closed.
+    pub windows: Counter,
+    /// Plans sent. Healthy: a few per service and day.
+    pub plans: Counter,
 }

@@ -39,6 +39,13 @@ pub struct Target {
     pub profiler: String,
 }
 
+impl Target {
+    /// Returns the key of what is said of it on the bus: service, profiler and selector, each on a line.
+    pub fn key(&self) -> String {
+        format!("{}\n{}\n", self.service, self.profiler)
+    }
+}
+
 /// One record of coverage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reported {
@@ -52,6 +59,8 @@ pub struct Reported {
     pub hour: u64,
     /// Up to when the record counts, microseconds since 1970: at most the hour's end.
     pub until_us: u64,
+    /// Length of the slots that it counts.
+    pub slot_us: u64,
     /// The hour so far.
     pub coverage: Coverage,
 }
@@ -83,6 +92,8 @@ pub struct Tuned {
     pub decision: Decision,
     /// What the tuner knows now.
     pub tuner: Tuner,
+    /// Samples taken in the window.
+    pub taken: u64,
     /// Hosts that were believed only in part, with what they claimed and what is believed, in busy CPUs.
     pub doubted: Vec<(String, f64, f64)>,
     /// Hosts of whose name there seems to be more than one: together they report more slots than an hour has.
@@ -116,7 +127,7 @@ struct Stream {
 struct HostSeen {
     number: u64,
     until_us: u64,
-    hours: BTreeMap<(u64, Epoch), Coverage>,
+    hours: BTreeMap<(u64, Epoch, u64), Coverage>,
 }
 
 impl Tune {
@@ -157,8 +168,9 @@ impl Tune {
                 })
             }
         };
-        host.hours.retain(|(hour, _), _| *hour >= oldest);
-        let before = host.hours.entry((record.hour, record.epoch)).or_default();
+        host.hours.retain(|(hour, ..), _| *hour >= oldest);
+        let key = (record.hour, record.epoch, record.slot_us);
+        let before = host.hours.entry(key).or_default();
         if before.revision >= coverage.revision {
             return Fate::Repeated;
         }
@@ -207,6 +219,7 @@ impl Tune {
                     window_us,
                     decision,
                     tuner,
+                    taken: window.taken,
                     doubted: doubted
                         .iter()
                         .map(|doubted| (name(doubted.host), doubted.claimed, doubted.believed))
@@ -237,10 +250,9 @@ impl Stream {
 
     fn same_name(&self, hour: u64, slot: SlotLength) -> Vec<String> {
         let planned = |host: &HostSeen| -> u64 {
-            let epochs = host
-                .hours
-                .range((hour, Epoch([0; 16]))..=(hour, Epoch([0xff; 16])));
-            epochs.map(|(_, coverage)| coverage.planned).sum()
+            let least = (hour, Epoch([0; 16]), 0);
+            let openings = host.hours.range(least..(hour + 1, Epoch([0; 16]), 0));
+            openings.map(|(_, coverage)| coverage.planned).sum()
         };
         let mut names: Vec<String> = self
             .hosts
@@ -272,7 +284,33 @@ fn check(record: &Reported, slot: SlotLength, now_us: u64) -> Result<Coverage, S
     if hour != record.hour {
         return Err(wrong("it reaches out of its hour"));
     }
-    record.coverage.check(&record.host, slot)
+    in_slots_of(&record.coverage, record.slot_us, slot)
+        .ok_or_else(|| wrong("its slots are no multiple of those that plans are made for"))?
+        .check(&record.host, slot)
+}
+
+/// Returns coverage of slots of `from_us` as that of slots of length `to`: a host that runs all of the time, in runs of its own,
+/// covers several slots with each. Nothing where one does not hold whole slots.
+fn in_slots_of(coverage: &Coverage, from_us: u64, to: SlotLength) -> Option<Coverage> {
+    if from_us == 0 || !from_us.is_multiple_of(to.us()) {
+        return None;
+    }
+    let times = from_us / to.us();
+    let factor = times as f64;
+    let sums = &coverage.done;
+    Some(Coverage {
+        planned: coverage.planned.saturating_mul(times),
+        drawn_inverse: coverage.drawn_inverse * factor,
+        done: RunSums {
+            runs: sums.runs,
+            u: sums.u * factor,
+            uu: sums.uu * factor * factor,
+            t: sums.t * factor,
+            tt: sums.tt * factor * factor,
+            tu: sums.tu * factor * factor,
+        },
+        ..*coverage
+    })
 }
 
 /// Returns what `now` has and `before` had not. An agent's counts only grow within an hour; if they do not,

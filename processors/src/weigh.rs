@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use strobe_event::{Cause, CpuCounts, RawBatch, Weight};
+use strobe_sampling::hash::Probability;
+use strobe_sampling::ticks::{CpuTicks, tick_factors};
 use strobe_sampling::{Counts, RunRates, Thinning, WeightError, fleet_weight, loss_factors, run_weight};
 
 /// The weights of a batch: the distinct ones, and which of them each sample has.
@@ -32,12 +34,21 @@ pub enum WeighError {
 
 /// Returns the weights of a validated batch's samples.
 ///
-/// What a CPU took and lost is carried by what was kept of it, see [`loss_factors`]. A batch without any counts (a part
+/// What a CPU took and lost is carried by what was kept of it, see [`loss_factors`]; of a profiler that ticks, what the kernel
+/// left out unseen is too, see [`tick_factors`]. A batch without any counts (a part
 /// of a split one) cannot be weighed: weights are formed before it is split.
 ///
 /// # Errors
 /// [`WeighError`] where the counts do not fit the samples.
 pub fn weigh(batch: &RawBatch) -> Result<Weighed, WeighError> {
+    weigh_kept(batch, None)
+}
+
+/// Returns the weights of a validated batch's samples, of which limits let a share stay, given for each process.
+///
+/// # Errors
+/// As [`weigh`].
+pub fn weigh_kept(batch: &RawBatch, shares: Option<&[Probability]>) -> Result<Weighed, WeighError> {
     let run = &batch.run;
     let rates = RunRates {
         run_probability: run.run_probability,
@@ -46,15 +57,7 @@ pub fn weigh(batch: &RawBatch) -> Result<Weighed, WeighError> {
         slot_us: run.slot_us,
         drawn: run.cause == Cause::Continuous as u8,
     };
-    let counts: Vec<Counts> = batch
-        .cpus
-        .iter()
-        .map(|cpu| Counts {
-            taken: cpu.taken,
-            kept: cpu.kept,
-        })
-        .collect();
-    let factors = loss_factors(&counts);
+    let factors = factors(batch);
     let places: HashMap<u32, usize> = batch
         .cpus
         .iter()
@@ -68,18 +71,22 @@ pub fn weigh(batch: &RawBatch) -> Result<Weighed, WeighError> {
         of_sample: Vec::with_capacity(samples.len()),
     };
     // Nearly always one weight for each CPU; values that differ from sample to sample make more.
-    let mut known: HashMap<(u32, u64), u32> = HashMap::new();
-    let mut last: Option<((u32, u64), u32)> = None;
+    let mut known: HashMap<(u32, u64, u64), u32> = HashMap::new();
+    let mut last: Option<((u32, u64, u64), u32)> = None;
     for (index, &cpu) in samples.cpu.iter().enumerate() {
         let value = samples.value.get(index).copied().unwrap_or(run.period);
-        let key = (cpu, value);
+        let share = shares.map_or(1.0, |shares| {
+            let process = batch.threads.process[samples.thread[index] as usize];
+            shares[process as usize].get()
+        });
+        let key = (cpu, value, share.to_bits());
         let at = match last {
             Some((last_key, at)) if last_key == key => at,
             _ => match known.get(&key) {
                 Some(&at) => at,
                 None => {
                     let place = *places.get(&cpu).ok_or(WeighError::UnknownCpu(cpu))?;
-                    let weight = one(value, factors[place], &batch.cpus[place], &rates)
+                    let weight = one(value, factors[place], &batch.cpus[place], &rates, share)
                         .map_err(|source| WeighError::NoWeight { cpu, source })?;
                     // At most one for each sample, so that the index fits.
                     let at = weighed.weights.len() as u32;
@@ -95,12 +102,41 @@ pub fn weigh(batch: &RawBatch) -> Result<Weighed, WeighError> {
     Ok(weighed)
 }
 
-fn one(value: u64, loss: f64, cpu: &CpuCounts, rates: &RunRates) -> Result<Weight, WeightError> {
+/// Profilers whose events are ticks of a clock, each of which stands for the run's period in nanoseconds.
+const TICKING: [&str; 1] = ["cpu"];
+
+/// Returns how many samples a kept one of each CPU stands for.
+fn factors(batch: &RawBatch) -> Vec<f64> {
+    let counts = |cpu: &CpuCounts| Counts {
+        taken: cpu.taken,
+        kept: cpu.kept,
+    };
+    if TICKING.contains(&batch.run.profiler.as_str()) && batch.run.period > 0 {
+        let ticks: Vec<CpuTicks> = batch
+            .cpus
+            .iter()
+            .map(|cpu| CpuTicks {
+                counts: counts(cpu),
+                idle: cpu.idle,
+                running_ns: cpu.running_ns,
+            })
+            .collect();
+        return tick_factors(&ticks, 1e9 / batch.run.period as f64);
+    }
+    let counts: Vec<Counts> = batch.cpus.iter().map(counts).collect();
+    loss_factors(&counts)
+}
+
+fn one(value: u64, loss: f64, cpu: &CpuCounts, rates: &RunRates, share: f64) -> Result<Weight, WeightError> {
     let times = (cpu.enabled_ns, cpu.running_ns);
-    let own = run_weight(value, loss, times, rates, Thinning::NONE)?;
+    let thinning = Thinning {
+        limit: share,
+        ..Thinning::NONE
+    };
+    let own = run_weight(value, loss, times, rates, thinning)?;
     Ok(Weight {
         run: own,
-        fleet: fleet_weight(own, rates, Thinning::NONE)?,
+        fleet: fleet_weight(own, rates, thinning)?,
     })
 }
 

@@ -67,6 +67,7 @@ impl Hosts {
                 epoch: Epoch([1; 16]),
                 hour,
                 until_us: self.now_us,
+                slot_us: SLOT.us(),
                 coverage: *coverage,
             });
         }
@@ -187,6 +188,7 @@ fn impossible_records_are_refused() {
     let now = good.until_us;
     let ahead = Reported {
         until_us: now + 2 * CLOCK_SKEW_US,
+        slot_us: SLOT.us(),
         ..good.clone()
     };
     let elsewhere = Reported {
@@ -206,6 +208,7 @@ fn impossible_records_are_refused() {
     let later = Reported {
         hour: good.hour + 5,
         until_us: (good.hour + 5) * HOUR_US + WINDOW_US,
+        slot_us: SLOT.us(),
         host: "other".to_owned(),
         ..good.clone()
     };
@@ -259,4 +262,45 @@ fn what_is_not_wanted_is_not_tuned() {
     assert!(matches!(tuned[0].decision.why, Why::Observed | Why::Start));
     tune.release(&target());
     assert_eq!(tune.close(|_| Some(desired()), |_| HOSTS, SLOT), vec![]);
+}
+
+/// Checks that a host that runs all of the time in runs of an hour's sixtieth times five counts as one that ran in every slot, and
+/// that runs that hold no whole slot are refused.
+#[test]
+fn long_runs_cover_several_slots() {
+    let mut sums = RunSums::default();
+    (0..12).for_each(|_| sums.add(1.0, BUSY));
+    let record = |slot_us| Reported {
+        target: target(),
+        host: "h".to_owned(),
+        epoch: Epoch([1; 16]),
+        hour: START / HOUR_US,
+        until_us: START + HOUR_US,
+        slot_us,
+        coverage: Coverage {
+            revision: 1,
+            planned: 12,
+            complete: 12,
+            drawn_inverse: 12.0,
+            done: sums,
+            ..Coverage::default()
+        },
+    };
+    let mut tune = Tune::default();
+    assert!(matches!(
+        tune.take(record(7_000_000), SLOT, START + HOUR_US),
+        Fate::Refused(_)
+    ));
+    assert_eq!(
+        tune.take(record(5 * SLOT.us()), SLOT, START + HOUR_US),
+        Fate::Counted
+    );
+    let tuned = tune.close(|_| Some(desired()), |_| 1, SLOT);
+    assert_eq!(tuned.len(), 1);
+    let history = tuned[0].tuner.history();
+    let (busy, runs) = history.busy().unwrap();
+    assert!(
+        (busy - BUSY).abs() < 1e-9 && (runs - 12.0).abs() < 1e-9,
+        "{busy} {runs}"
+    );
 }

@@ -1,0 +1,216 @@
+//! What the tuner knows beside coverage: what is desired, which hosts there are, and what tuners said last.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use strobe_bus::{BusSettings, Compacted, Message, Shutdown, Topic};
+use strobe_event::{HostRecord, TunerRecord, codec};
+use strobe_sampling::config::{NAME, SamplingConfig};
+use strobe_sampling::plan::Bounds;
+use strobe_sampling::slot::SlotLength;
+use strobe_sampling::tuner::{Desired, Tuner};
+
+use crate::error::ProcessorError;
+use crate::tune::Target;
+
+/// A host that has not been heard of for three tellings of five minutes does not live.
+const SILENT_US: u64 = 900_000_000;
+/// Hosts followed: ten times the largest fleets. What comes beyond is left out.
+const HOSTS_MAX: usize = 1_000_000;
+/// CPUs of a host of which nothing is known.
+const CPUS_DEFAULT: f64 = 16.0;
+/// Pause before the bus is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The tables.
+#[derive(Default)]
+pub struct World {
+    readers: Option<[Compacted; 3]>,
+    hosts: HashMap<String, HostRecord>,
+    latest_us: u64,
+    states: BTreeMap<Target, TunerRecord>,
+    config: SamplingConfig,
+    /// Live hosts of each service, and CPUs of its largest; made anew when hosts changed.
+    services: HashMap<String, (u64, u32)>,
+    changed: bool,
+}
+
+/// Which table a message is of.
+const HOSTS: usize = 0;
+const STATES: usize = 1;
+
+impl World {
+    /// Opens the tables and reads all that is there. Waits for the bus until the wish to stop.
+    ///
+    /// # Errors
+    /// [`ProcessorError::Bus`] where waiting does not heal it.
+    pub fn open(&mut self, bus: &BusSettings, shutdown: &Shutdown) -> Result<(), ProcessorError> {
+        while !shutdown.is_requested() {
+            let open = |topic| Compacted::open(bus, &bus.topic(topic));
+            let opened =
+                open(Topic::Hosts).and_then(|hosts| Ok([hosts, open(Topic::Tuner)?, open(Topic::Config)?]));
+            match opened {
+                Ok(readers) => {
+                    self.readers = Some(readers);
+                    return self.catch_up();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the tables cannot be read yet");
+                    shutdown.wait_timeout(RETRY);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come.
+    ///
+    /// # Errors
+    /// As [`Compacted::poll`].
+    pub fn poll(&mut self) -> Result<(), ProcessorError> {
+        self.each(|reader, take| reader.poll(Duration::ZERO, take))
+    }
+
+    /// Reads all that there is now: what another tuner said before it gave its partitions up is there already.
+    ///
+    /// # Errors
+    /// As [`Compacted::catch_up`].
+    pub fn catch_up(&mut self) -> Result<(), ProcessorError> {
+        self.each(|reader, mut take| {
+            reader.catch_up(&mut take)?;
+            // What came since it was opened: until nothing has come for a moment.
+            reader.poll(SETTLE, take)
+        })
+    }
+
+    fn each(
+        &mut self,
+        mut read: impl FnMut(&mut Compacted, &mut dyn FnMut(Message)) -> Result<(), strobe_bus::Error>,
+    ) -> Result<(), ProcessorError> {
+        let Some(mut readers) = self.readers.take() else {
+            return Ok(());
+        };
+        let mut result = Ok(());
+        for (table, reader) in readers.iter_mut().enumerate() {
+            result = read(reader, &mut |message| self.take(table, &message));
+            if result.is_err() {
+                break;
+            }
+        }
+        self.readers = Some(readers);
+        self.count();
+        Ok(result?)
+    }
+
+    fn take(&mut self, table: usize, message: &Message) {
+        let key = String::from_utf8_lossy(message.key.as_deref().unwrap_or_default()).into_owned();
+        let unreadable = |what: &dyn std::fmt::Display| {
+            tracing::warn!(partition = %message.partition, offset = message.offset, "left out: {what}");
+        };
+        match (table, &message.payload) {
+            (HOSTS, None) => {
+                self.hosts.remove(&key);
+                self.changed = true;
+            }
+            (HOSTS, Some(value)) => match codec::decode_framed::<HostRecord>(value) {
+                Ok(host) if self.hosts.len() < HOSTS_MAX || self.hosts.contains_key(&key) => {
+                    self.latest_us = self.latest_us.max(host.time_us);
+                    self.hosts.insert(key, host);
+                    self.changed = true;
+                }
+                Ok(_) => {}
+                Err(error) => unreadable(&error),
+            },
+            (STATES, None) => {
+                self.states.retain(|target, _| target.key() != key);
+            }
+            (STATES, Some(value)) => match codec::decode_framed::<TunerRecord>(value) {
+                Ok(state) => {
+                    let target = Target {
+                        service: state.plan.service.clone(),
+                        profiler: state.plan.profiler.clone(),
+                    };
+                    self.states.insert(target, state);
+                }
+                Err(error) => unreadable(&error),
+            },
+            (_, value) if key == NAME => {
+                let value = value.as_deref().unwrap_or(b"{}");
+                match SamplingConfig::from_json(value) {
+                    Ok(config) => self.config = config,
+                    Err(error) => unreadable(&format!("{NAME}: {error}; what was in force stays so")),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&mut self) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        self.services.clear();
+        let oldest_us = self.latest_us.saturating_sub(SILENT_US);
+        for host in self.hosts.values().filter(|host| host.time_us >= oldest_us) {
+            for service in &host.services {
+                let (hosts, cpus) = self.services.entry(service.clone()).or_default();
+                *hosts += 1;
+                *cpus = host.cpus.max(*cpus);
+            }
+        }
+    }
+
+    /// Returns the tuners as they were last said. A state that cannot be read is begun anew.
+    pub fn tuners(&self) -> Vec<(Target, Tuner)> {
+        let read = |(target, state): (&Target, &TunerRecord)| match serde_json::from_str(&state.state) {
+            Ok(tuner) => Some((target.clone(), tuner)),
+            Err(error) => {
+                tracing::warn!(%error, ?target, "the state of a tuner cannot be read; it begins anew");
+                None
+            }
+        };
+        self.states.iter().filter_map(read).collect()
+    }
+
+    /// Returns what tuners said last.
+    pub fn states(&self) -> &BTreeMap<Target, TunerRecord> {
+        &self.states
+    }
+
+    /// Returns the configuration in force.
+    pub fn config(&self) -> &SamplingConfig {
+        &self.config
+    }
+
+    /// Returns the bounds of a profiler of which anything is desired.
+    pub fn bounds(&self, profiler: &str) -> Option<Bounds> {
+        self.config.profilers.get(profiler)?.bounds().ok()
+    }
+
+    /// Returns the length of slots: all profilers of a fleet have the same.
+    pub fn slot(&self) -> SlotLength {
+        let first = self.config.profilers.values().next();
+        first
+            .and_then(|profiler| Some(profiler.bounds().ok()?.slot))
+            .unwrap_or(SlotLength::MINUTE)
+    }
+
+    /// Returns what is desired of a target.
+    pub fn desired(&self, target: &Target) -> Option<Desired> {
+        let cpus = self
+            .services
+            .get(&target.service)
+            .map(|(_, cpus)| f64::from(*cpus));
+        let cpus = cpus.filter(|cpus| *cpus >= 1.0).unwrap_or(CPUS_DEFAULT);
+        let profiler = self.config.profilers.get(&target.profiler)?;
+        profiler.desired(cpus).ok()
+    }
+
+    /// Returns on how many hosts a target's service lives.
+    pub fn live_hosts(&self, target: &Target) -> u64 {
+        self.services.get(&target.service).map_or(0, |(hosts, _)| *hosts)
+    }
+}
+
+/// How long nothing must come before a table is taken for read.
+const SETTLE: Duration = Duration::from_millis(300);
