@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use strobe_bus::{Bus, BusSettings};
 use strobe_explore::{ClickHouse, ClickHouseConfig};
-use strobe_processor::ProcessorConfig;
+use strobe_processor::{ProcessorConfig, TunerConfig};
 use strobe_sink::SinkConfig;
 
 use crate::error::CliError;
@@ -24,6 +24,8 @@ pub struct Config {
     pub clickhouse: Store,
     /// The processor.
     pub processor: ProcessorConfig,
+    /// The tuner.
+    pub tuner: TunerConfig,
     /// The sink.
     pub sink: SinkConfig,
     /// Endpoints for metrics and health.

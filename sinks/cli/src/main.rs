@@ -87,6 +87,9 @@ enum Command {
     /// The symbol store: which binaries it can name, which are missing, and why.
     #[command(subcommand)]
     Symbols(commands::symbols::Command),
+    /// Sampling: what is desired and in force, and whether the weights add up.
+    #[command(subcommand)]
+    Sampling(commands::sampling::Command),
     /// What sampling would do with a fleet: rates, totals and their errors, against a truth that is known.
     Simulate(commands::simulate::Args),
     /// Run a service until SIGTERM.
@@ -152,6 +155,7 @@ impl Cli {
             Command::Stacks(command) => commands::stacks::run(&config, &command),
             Command::Retag(args) => commands::retag::run(&config, &args),
             Command::Symbols(command) => commands::symbols::run(&config, &command),
+            Command::Sampling(command) => commands::sampling::run(&config, &command),
             Command::Simulate(args) => commands::simulate::run(&args),
             Command::Run(command) => commands::run::run(config, &command),
             Command::Completion { .. } | Command::SymbolWorker => Ok(()),

@@ -50,6 +50,32 @@ pub struct Args {
     pub runs: bool,
 }
 
+/// A span of time alone.
+#[derive(clap::Args, Debug)]
+pub struct Span {
+    /// From when: `-6h`, `now-1d` or RFC 3339.
+    #[arg(long, default_value = "-6h", allow_hyphen_values = true)]
+    pub since: String,
+    /// Until when.
+    #[arg(long, default_value = "now", allow_hyphen_values = true)]
+    pub until: String,
+}
+
+impl Span {
+    /// Returns the range that the arguments stand for.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] says what can be typed.
+    pub fn range(&self) -> Result<Range, CliError> {
+        let now = times::now_us();
+        let moment = |text: &str| times::moment(text, now).map_err(CliError::Usage);
+        Ok(Range {
+            since_us: moment(&self.since)?,
+            until_us: moment(&self.until)?,
+        })
+    }
+}
+
 /// A span to compare with.
 #[derive(clap::Args, Debug)]
 pub struct Baseline {

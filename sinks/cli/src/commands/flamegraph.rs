@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use strobe_explore::{Explorer, FlameTree, NodeKind};
+use strobe_explore::{By, Explorer, FlameTree, NodeKind};
 use strobe_export::flamegraph::{FoldedStack, Options, svg};
+use strobe_sampling::spread::Total;
 
 use crate::commands::wait;
 use crate::config::Config;
@@ -44,7 +45,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let selection = args.selection.selection()?;
     let baseline = args.baseline.selection(&selection)?;
     let explorer = Explorer::new(&config.clickhouse.reader()?);
-    let (tree, values) = wait(async {
+    let (tree, values, intervals) = wait(async {
         let tree = explorer
             .tree(&selection, baseline.as_ref(), args.max_nodes)
             .await?;
@@ -52,15 +53,21 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
             Some(key) => explorer.values_of_functions(&selection, key).await?,
             None => BTreeMap::new(),
         };
-        Ok((tree, values))
+        let intervals = explorer.intervals(&selection, By::Function, &[]).await?;
+        Ok((tree, values, intervals))
     })?;
     let total = tree.nodes.first().map_or(0.0, |root| root.total);
     if total <= 0.0 && tree.nodes.first().is_none_or(|root| root.baseline_total <= 0.0) {
         return Err(render::nothing(selection.range));
     }
     let what = args.selection.service.as_deref().unwrap_or("all services");
+    let known = match intervals.map(|intervals| intervals.whole) {
+        Some(Total::Known { plus_minus, .. }) => format!(" ± {:.2}", tree.range.cores(plus_minus * 1e9)),
+        Some(Total::FewRuns { .. }) => " (fewer than 10 runs)".to_owned(),
+        _ => String::new(),
+    };
     let options = Options {
-        title: format!("{what}: {:.2} cores", tree.range.cores(total)),
+        title: format!("{what}: {:.2} cores{known}", tree.range.cores(total)),
         subtitle: format!("{} to {}", shown(tree.range.since_us), shown(tree.range.until_us)),
         differential: tree.baseline.is_some(),
         groups: args.color_by.is_some().then_some(values),

@@ -11,6 +11,7 @@ pub mod health;
 pub mod query;
 pub mod retag;
 pub mod run;
+pub mod sampling;
 pub mod simulate;
 pub mod stacks;
 pub mod stacks_on_bus;

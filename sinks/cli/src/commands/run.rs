@@ -30,6 +30,8 @@ pub enum Command {
     Processor,
     /// Stores batches: strobe.samples to ClickHouse.
     Sink,
+    /// Tunes sampling to the rates that are desired: strobe.coverage to strobe.plans.
+    Tuner,
 }
 
 /// Runs the service.
@@ -52,6 +54,10 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
             };
             start(role, "processor", &telemetry.drive.pulse, endpoint, &shutdown)?;
             Ok(strobe_processor::run_with(&settings, &shutdown, &telemetry)?)
+        }
+        Command::Tuner => {
+            let settings = config.tuner.validate(bus);
+            Ok(strobe_processor::tuner::run(&settings, &Shutdown::on_signals()?)?)
         }
         Command::Sink => {
             let telemetry = Arc::new(SinkTelemetry::default());

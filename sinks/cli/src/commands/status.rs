@@ -133,6 +133,7 @@ fn behind(config: &Config, bus: &BusSettings) -> Vec<Behind> {
         ("processor", &config.processor.group, Topic::StacksRaw),
         ("sink", &config.sink.group, Topic::Samples),
         ("sink", &config.sink.group, Topic::Runs),
+        ("sink", &config.sink.group, Topic::Coverage),
     ];
     let ask = |(service, group, topic): (&'static str, &String, Topic)| {
         let topic = bus.topic(topic);

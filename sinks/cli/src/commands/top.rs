@@ -1,7 +1,8 @@
 //! `strobe top`: who takes how much, alone and with everything it calls.
 
 use serde_json::json;
-use strobe_explore::{By, Completeness, Explorer, Range, Selection, Sort, Top, TopRow};
+use strobe_explore::{By, Completeness, Explorer, Intervals, Range, Selection, Sort, Top, TopRow};
+use strobe_sampling::spread::Total;
 
 use crate::commands::wait;
 use crate::config::Config;
@@ -88,6 +89,8 @@ impl From<SortArg> for Sort {
 struct Answer {
     top: Top,
     complete: Completeness,
+    /// The ±, where they can be had.
+    intervals: Option<Intervals>,
     /// Samples of the selection, whatever `--focus` and `--ignore` leave of their stacks.
     samples: u64,
 }
@@ -105,25 +108,35 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let explorer = Explorer::new(&config.clickhouse.reader()?);
     let answer = wait(async {
         let totals = explorer.stack_totals(&selection).await?;
+        let mut top = match &args.key {
+            Some(key) => {
+                explorer
+                    .top_tags(&selection, baseline.as_ref(), key, args.sort.into(), args.limit)
+                    .await?
+            }
+            None => {
+                explorer
+                    .top(
+                        &selection,
+                        baseline.as_ref(),
+                        args.by.into(),
+                        args.sort.into(),
+                        args.limit,
+                    )
+                    .await?
+            }
+        };
+        let intervals = match &args.key {
+            // Of values of a tag there is no ± yet.
+            Some(_) => None,
+            None => explorer.intervals(&selection, args.by.into(), &top.rows).await?,
+        };
+        if let Some(intervals) = &intervals {
+            top.correct(intervals.correction);
+        }
         Ok(Answer {
-            top: match &args.key {
-                Some(key) => {
-                    explorer
-                        .top_tags(&selection, baseline.as_ref(), key, args.sort.into(), args.limit)
-                        .await?
-                }
-                None => {
-                    explorer
-                        .top(
-                            &selection,
-                            baseline.as_ref(),
-                            args.by.into(),
-                            args.sort.into(),
-                            args.limit,
-                        )
-                        .await?
-                }
-            },
+            top,
+            intervals,
             complete: explorer.completeness(&selection).await?,
             samples: totals.iter().map(|stack| stack.samples).sum(),
         })
@@ -144,12 +157,20 @@ fn as_json(
     Answer {
         top,
         complete,
+        intervals,
         samples,
     }: &Answer,
 ) -> serde_json::Value {
     let cores = |range: Range, weight: f64| range.cores(weight);
-    let rows = top.rows.iter().map(|row| {
+    let plus_minus = |total: &Total| match *total {
+        Total::Known { plus_minus, .. } => Some(cores(top.range, plus_minus * 1e9)),
+        _ => None,
+    };
+    let rows = top.rows.iter().enumerate().map(|(at, row)| {
+        let known = intervals.as_ref().and_then(|intervals| intervals.rows.get(at));
         let mut value = json!({
+            "self_plus_minus_cores": known.and_then(|known| plus_minus(&known.0)),
+            "total_plus_minus_cores": known.and_then(|known| plus_minus(&known.1)),
             "name": row.name, "file": row.file, "line": row.line, "module": row.module,
             "self_cores": cores(top.range, row.self_weight), "total_cores": cores(top.range, row.total),
             "self_share": share(row.self_weight, top.total), "total_share": share(row.total, top.total),
@@ -168,6 +189,8 @@ fn as_json(
     json!({
         "since": shown(top.range.since_us), "until": shown(top.range.until_us),
         "cores": cores(top.range, top.total), "samples": samples,
+        "plus_minus_cores": intervals.as_ref().and_then(|intervals| plus_minus(&intervals.whole)),
+        "correction": intervals.as_ref().map(|intervals| intervals.correction),
         "complete_share": complete.share(), "stack_end_shares": ends,
         "rows": rows.collect::<Vec<_>>(), "row_count": top.row_count,
     })
@@ -181,6 +204,7 @@ fn as_table(
     Answer {
         top,
         complete,
+        intervals,
         samples,
     }: &Answer,
     selection: &Selection,
@@ -192,7 +216,12 @@ fn as_table(
         (None, None) => format!("{samples} samples"),
         _ => format!("in the chosen stacks of {samples} samples"),
     };
-    render::say(format!("{range}: {cores:.2} cores, {of}"))?;
+    let known = match intervals.as_ref().map(|intervals| intervals.whole) {
+        Some(Total::Known { plus_minus, .. }) => format!(" ± {:.2}", top.range.cores(plus_minus * 1e9)),
+        Some(Total::FewRuns { runs, .. }) => format!(" (fewer than 10 runs: {runs})"),
+        _ => String::new(),
+    };
+    render::say(format!("{range}: {cores:.2} cores{known}, {of}"))?;
     if let Some(range) = top.baseline.filter(|_| top.baseline_total <= 0.0) {
         eprintln!(
             "nothing is stored of the baseline, {} to {}: every row looks new",
@@ -202,9 +231,14 @@ fn as_table(
     }
     say_complete(complete)?;
     let stacks = matches!(by, ByArg::Function | ByArg::Line | ByArg::Module);
-    let mut columns = vec![("self", true), ("self %", true)];
+    let with_intervals = intervals.is_some();
+    let mut columns = vec![("self", true)];
+    columns.extend(with_intervals.then_some(("±", true)));
+    columns.push(("self %", true));
     if stacks {
-        columns.extend([("total", true), ("total %", true)]);
+        columns.push(("total", true));
+        columns.extend(with_intervals.then_some(("±", true)));
+        columns.push(("total %", true));
     }
     if top.baseline.is_some() {
         columns.push(("change", true));
@@ -215,7 +249,15 @@ fn as_table(
     }
     render::say(render::table(
         &columns,
-        top.rows.iter().map(|row| cells(top, row, by, stacks)),
+        top.rows.iter().enumerate().map(|(at, row)| {
+            cells(
+                top,
+                row,
+                by,
+                stacks,
+                intervals.as_ref().map(|known| &known.rows[at]),
+            )
+        }),
     ))?;
     if top.row_count > top.rows.len() {
         render::say(format!(
@@ -265,13 +307,18 @@ fn name_of(by: ByArg) -> &'static str {
     }
 }
 
-fn cells(top: &Top, row: &TopRow, by: ByArg, stacks: bool) -> Vec<String> {
-    let mut cells = vec![
-        render::cores(top.range.cores(row.self_weight)),
-        render::per_cent(row.self_weight, top.total),
-    ];
+fn cells(top: &Top, row: &TopRow, by: ByArg, stacks: bool, known: Option<&(Total, Total)>) -> Vec<String> {
+    let plus_minus = |total: &Total| match *total {
+        Total::Known { plus_minus, .. } => render::cores(top.range.cores(plus_minus * 1e9)),
+        Total::FewRuns { .. } => "few runs".into(),
+        Total::NotSampled => "-".into(),
+    };
+    let mut cells = vec![render::cores(top.range.cores(row.self_weight))];
+    cells.extend(known.map(|known| plus_minus(&known.0)));
+    cells.push(render::per_cent(row.self_weight, top.total));
     if stacks {
         cells.push(render::cores(top.range.cores(row.total)));
+        cells.extend(known.map(|known| plus_minus(&known.1)));
         cells.push(render::per_cent(row.total, top.total));
     }
     if let Some(baseline) = top.baseline {
