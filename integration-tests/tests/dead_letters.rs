@@ -62,7 +62,8 @@ fn all_broken(bus: &BusSettings, feed: &mut Feed) -> Result<Vec<Broken>> {
         let mut whole = match topic {
             Topic::StacksRaw => codec::encode_framed(&raw)?,
             Topic::Samples => codec::encode_framed(&samples_batch(&Shape::default(), 1))?,
-            _ => feed.framed_event()?,
+            Topic::Runs => feed.framed_event()?,
+            _ => codec::encode_framed(&feed.coverage())?,
         };
         whole.truncate(whole.len() * 2 / 3);
         all.push(broken(bus, topic, "truncated", headers, whole));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use strobe_bus::{Meta, Outcome, Outgoing, ResendingProducer, Topic, WindowFull, WindowLimits};
 use strobe_event::synthetic::{Shape, Workload};
-use strobe_event::{Epoch, Identity, RawBatch, RunEvent, RunState, codec};
+use strobe_event::{CoverageRecord, CpuSource, Epoch, Identity, RawBatch, RunEvent, RunState, codec};
 use strobe_integration_tests::Cluster;
 
 use super::truth::Truth;
@@ -183,6 +183,35 @@ impl Feed {
     /// Returns the value of an event of the run, whole.
     pub fn framed_event(&self) -> Result<Vec<u8>> {
         Ok(codec::encode_framed(&self.event_now(RunState::Started))?)
+    }
+
+    /// Returns what became of a slot that ran whole.
+    pub fn coverage(&self) -> CoverageRecord {
+        let until_us = self.start_us.max(1);
+        CoverageRecord {
+            service: "orders".to_owned(),
+            profiler: "cpu".to_owned(),
+            host: self.host.clone(),
+            slot_us: 60_000_000,
+            hour: (until_us - 1) / 3_600_000_000,
+            until_us,
+            revision: 1,
+            planned: 1,
+            refused: 0,
+            complete: 1,
+            cut_short: 0,
+            drawn_inverse: 1.0,
+            done_us: 60_000_000,
+            taken: 6_060,
+            cpu_us: 60_000_000,
+            cpu_source: CpuSource::Processes as u8,
+            runs: 1,
+            u: 1.0,
+            uu: 1.0,
+            t: 1.0,
+            tt: 1.0,
+            tu: 1.0,
+        }
     }
 
     fn event(&mut self, state: RunState) -> Result<()> {
