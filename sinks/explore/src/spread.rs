@@ -52,7 +52,7 @@ struct CoverageRow {
 
 #[derive(Debug, Row, Deserialize)]
 struct PartRow {
-    run: String,
+    run_id: String,
     name: String,
     stack_id: u64,
     weight: f64,
@@ -95,12 +95,12 @@ impl Explorer {
             By::Function | By::Line | By::Module | By::Tag => "''",
         };
         let sql = Sql::default()
-            .push("SELECT toString(run) AS run, ")
+            .push("SELECT toString(samples.run) AS run_id, ")
             .push(column)
             .push(" AS name, toUInt64(stack) AS stack_id, sum(fleet_weight) AS weight, sum(fleet_weight * fleet_weight) AS squares FROM samples");
         let sql = selection
             .conditions(sql)
-            .push(" GROUP BY run, name, stack_id LIMIT 2000001");
+            .push(" GROUP BY run_id, name, stack_id LIMIT 2000001");
         let failed = self.failed("sum up runs");
         let parts: Vec<PartRow> = sql.query(self.client()).fetch_all().await.map_err(&failed)?;
         if parts.len() > SUMS_MAX {
@@ -110,7 +110,7 @@ impl Explorer {
         self.with_stacks(selection, |store, selected| {
             let mut places = Places::new(store, by, rows);
             for part in &parts {
-                let Some(&run) = runs.numbers.get(&part.run) else {
+                let Some(&run) = runs.numbers.get(&part.run_id) else {
                     continue;
                 };
                 let id = store.stack_id(part.stack_id);
