@@ -32,4 +32,4 @@ pub mod weigh;
 pub use config::{ProcessorConfig, Settings, TunerConfig, TunerSettings};
 pub use error::ProcessorError;
 pub use service::{run, run_with};
-pub use telemetry::ProcessorTelemetry;
+pub use telemetry::{ProcessorTelemetry, TunerTelemetry};

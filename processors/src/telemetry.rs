@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use strobe_bus::telemetry::{Counter, DriveTelemetry, Gauge};
 use strobe_event::Reason;
-use strobe_telemetry::Reading;
+use strobe_telemetry::{Pulse, Reading};
 
 /// What the step counts.
 #[derive(Debug, Default)]
@@ -97,6 +97,8 @@ impl ProcessorTelemetry {
 /// What the tuner counts.
 #[derive(Debug, Default)]
 pub struct TunerTelemetry {
+    /// The turns of its loop.
+    pub pulse: Arc<Pulse>,
     /// Records of coverage read. Healthy: follows `strobe.coverage`.
     pub records: Counter,
     /// Records that cannot be read or cannot be true. Healthy: 0.

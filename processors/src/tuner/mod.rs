@@ -40,6 +40,18 @@ const RETRY: Duration = Duration::from_millis(500);
 /// # Errors
 /// [`ProcessorError`] where it cannot start, or the bus has trouble that waiting does not heal.
 pub fn run(settings: &TunerSettings, shutdown: &Shutdown) -> Result<(), ProcessorError> {
+    run_with(settings, shutdown, &TunerTelemetry::default())
+}
+
+/// Like [`run`], with metrics that the caller can read meanwhile.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    settings: &TunerSettings,
+    shutdown: &Shutdown,
+    telemetry: &TunerTelemetry,
+) -> Result<(), ProcessorError> {
     let bus = settings.bus.clone().with_client_id("strobe-tuner");
     let mut service = Service {
         consumer: Consumer::new(&bus, &settings.group, &[&bus.topic(Topic::Coverage)])?,
@@ -47,7 +59,7 @@ pub fn run(settings: &TunerSettings, shutdown: &Shutdown) -> Result<(), Processo
         publisher: Publisher::new(&bus, ResendingProducer::new(&bus, WindowLimits::default())?),
         tune: Tune::default(),
         positions: BTreeMap::new(),
-        telemetry: TunerTelemetry::default(),
+        telemetry,
         shutdown,
     };
     service.world.open(&bus, shutdown)?;
@@ -55,7 +67,6 @@ pub fn run(settings: &TunerSettings, shutdown: &Shutdown) -> Result<(), Processo
     let ended = service.run();
     let left = service.publisher.flush().and_then(|()| service.commit());
     service.consumer.stop();
-    let telemetry = &service.telemetry;
     tracing::info!(
         records = telemetry.records.get(),
         refused = telemetry.refused.get(),
@@ -82,7 +93,7 @@ struct Service<'a> {
     publisher: Publisher,
     tune: Tune,
     positions: BTreeMap<Partition, Position>,
-    telemetry: TunerTelemetry,
+    telemetry: &'a TunerTelemetry,
     shutdown: &'a Shutdown,
 }
 
@@ -90,6 +101,7 @@ impl Service<'_> {
     fn run(&mut self) -> Result<(), ProcessorError> {
         let mut commit_at = Instant::now() + COMMIT_EVERY;
         while !self.shutdown.is_requested() {
+            self.telemetry.pulse.beat();
             self.world.poll()?;
             self.read()?;
             self.close()?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use strobe_bus::{BusSettings, Shutdown, admin};
 use strobe_explore::Explorer;
-use strobe_processor::ProcessorTelemetry;
+use strobe_processor::{ProcessorTelemetry, TunerTelemetry};
 use strobe_sink::SinkTelemetry;
 use strobe_telemetry::{Admin, Health, Pulse, Reading, Source, supervise};
 
@@ -56,8 +56,17 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
             Ok(strobe_processor::run_with(&settings, &shutdown, &telemetry)?)
         }
         Command::Tuner => {
-            let settings = config.tuner.validate(bus);
-            Ok(strobe_processor::tuner::run(&settings, &Shutdown::on_signals()?)?)
+            let telemetry = Arc::new(TunerTelemetry::default());
+            let settings = config.tuner.validate(bus.clone());
+            let role = Role {
+                readings: Box::new(Vec::new),
+                ready: Box::new(move || bus_answers(&bus)),
+                remembered: Mutex::default(),
+            };
+            start(role, "tuner", &telemetry.pulse, None, &shutdown)?;
+            Ok(strobe_processor::tuner::run_with(
+                &settings, &shutdown, &telemetry,
+            )?)
         }
         Command::Sink => {
             let telemetry = Arc::new(SinkTelemetry::default());
