@@ -333,42 +333,143 @@ fn rust_agrees() {
     }
 }
 
+/// Builds the Go program in both forms, whole and stripped; nothing where no compiler is there.
+fn go_program(bench: &Bench) -> Option<[PathBuf; 2]> {
+    let go = ["go", "/usr/local/go/bin/go"].into_iter().find(|go| {
+        let version = Command::new(go).arg("version").output();
+        version.is_ok_and(|output| output.status.success())
+    });
+    let Some(go) = go else {
+        println!("skipped: tests of Go: `go` is not installed");
+        return None;
+    };
+    let source = bench.path("main.go");
+    fs::write(&source, PROGRAM_GO).unwrap();
+    Some([("whole", ""), ("stripped", "-s -w")].map(|(name, flags)| {
+        let binary = bench.path(name);
+        let built = Command::new(go)
+            .args([
+                "build",
+                "-ldflags",
+                flags,
+                "-o",
+                binary.to_str().unwrap(),
+                source.to_str().unwrap(),
+            ])
+            .env("GOFLAGS", "-mod=mod")
+            .output()
+            .unwrap();
+        assert!(
+            built.status.success(),
+            "{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        binary
+    }))
+}
+
 /// Checks Go, whose own linker packs what it writes.
 #[test]
 fn go_agrees() {
-    let go = ["go", "/usr/local/go/bin/go"].into_iter().find(|go| {
-        Command::new(go)
-            .arg("version")
-            .output()
-            .is_ok_and(|output| output.status.success())
-    });
-    let Some(go) = go else {
-        println!("skipped: go_agrees: `go` is not installed");
+    let bench = Bench::new();
+    let Some([whole, _]) = go_program(&bench) else {
         return;
     };
-    let bench = Bench::new();
-    let source = bench.path("main.go");
-    fs::write(&source, PROGRAM_GO).unwrap();
-    let binary = bench.path("program");
-    let built = Command::new(go)
-        .args(["build", "-o", binary.to_str().unwrap(), source.to_str().unwrap()])
-        .env("GOCACHE", bench.path("cache"))
-        .env("GOFLAGS", "-mod=mod")
-        .env("HOME", bench.folder.path())
-        .output()
-        .unwrap();
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
     let sources = ConvertSources {
-        binary: Some(&binary),
+        binary: Some(&whole),
         ..ConvertSources::default()
     };
     let mut file = symbol_file(&converter(), sources, &bench.path("symbols"));
-    let seen = compare("go", &mut file, &binary, &binary, 11);
+    let seen = compare("go", &mut file, &whole, &whole, 11);
     assert!(seen.is_none_or(|seen| seen.inlined > 1_000));
+}
+
+/// Checks that Go's own table gives a stripped binary the function, file and line that debug information would give: of
+/// each address the outermost function, and the line of the innermost.
+#[test]
+fn a_stripped_go_binary_keeps_names_and_lines() {
+    let bench = Bench::new();
+    let Some([whole, stripped]) = go_program(&bench) else {
+        return;
+    };
+    let mut files = [&whole, &stripped].map(|binary| {
+        let sources = ConvertSources {
+            binary: Some(binary),
+            ..ConvertSources::default()
+        };
+        symbol_file(&converter(), sources, &binary.with_extension("symbols"))
+    });
+    let facts = files[1].facts();
+    assert!(facts.go_table && !facts.debug_info && !facts.symbol_table);
+    let asked = addresses(&stripped, 7);
+    assert_eq!(addresses(&whole, 7), asked);
+    let (mut same, mut named, mut other) = (0, 0, Vec::new());
+    for &address in &asked {
+        let [expected, found] = files.each_mut().map(|file| chain(file, address));
+        let (Some(outermost), Some(innermost)) = (expected.first(), expected.last()) else {
+            continue;
+        };
+        named += 1;
+        let alike = |ours: &str, theirs: &str| ours.replace('·', ".") == theirs.replace('·', ".");
+        match found.as_slice() {
+            [(name, path, line)]
+                if alike(name, &outermost.0) && (path, *line) == (&innermost.1, innermost.2) =>
+            {
+                same += 1;
+            }
+            _ => other.push(format!("{address:#x} {found:?} {expected:?}")),
+        }
+    }
+    // Wrappers that the compiler generates, and hand-written assembly, are described in more than one way.
+    assert!(
+        same * 100 > named * 98,
+        "{same} of {named}: {:#?}",
+        &other[..other.len().min(5)]
+    );
+    println!("go: {same} of {named} addresses are the same without debug information");
+}
+
+/// Checks that the compressed symbol table which distributions leave in stripped binaries names functions that are not
+/// exported, and that a bomb in its place costs nothing.
+#[test]
+fn a_compressed_symbol_table_names_a_stripped_binary() {
+    if !have("gcc") || !have("objcopy") || !have("xz") {
+        return;
+    }
+    let bench = Bench::new();
+    let whole = bench.compile("gcc", PROGRAM_C, &["-O2"], "program");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (mini, stripped) = (bench.path("mini"), bench.path("stripped"));
+    run("objcopy", &["--only-keep-debug", &text(&whole), &text(&mini)]);
+    run("xz", &["--keep", &text(&mini)]);
+    let add = |packed: &Path| {
+        let section = format!(".gnu_debugdata={}", text(packed));
+        run(
+            "objcopy",
+            &[
+                "--strip-all",
+                "--add-section",
+                &section,
+                &text(&whole),
+                &text(&stripped),
+            ],
+        );
+    };
+    add(&bench.path("mini.xz"));
+    let sources = ConvertSources {
+        binary: Some(&stripped),
+        ..ConvertSources::default()
+    };
+    let mut file = symbol_file(&converter(), sources, &bench.path("symbols"));
+    assert!(file.facts().mini_debug_info);
+    let seen = compare("mini", &mut file, &stripped, &whole, 1);
+    assert!(seen.is_none_or(|seen| seen.named > 300));
+    let zeros = bench.path("zeros");
+    File::create(&zeros).unwrap().set_len(600 << 20).unwrap();
+    run("xz", &["-1", &text(&zeros)]);
+    add(&bench.path("zeros.xz"));
+    let file = symbol_file(&converter(), sources, &bench.path("symbols"));
+    assert!(!file.facts().mini_debug_info);
 }
 
 /// Checks a program that carries its libraries: hand-written assembly, symbols without debug information, and all.

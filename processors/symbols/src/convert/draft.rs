@@ -72,6 +72,17 @@ impl<'d> Draft<'d> {
         self.scopes.len() as u32
     }
 
+    /// Adds a function by its name alone; returns its number.
+    pub(crate) fn scope_of(&mut self, name: &'d [u8]) -> u32 {
+        let function = self.functions.intern(name);
+        self.scope(Scope {
+            parent: 0,
+            function,
+            call_file: 0,
+            call_line: 0,
+        })
+    }
+
     /// Returns the number of the scope that is added next, less one: for [`Draft::known_since`].
     pub(crate) fn mark(&self) -> usize {
         self.scopes.len()

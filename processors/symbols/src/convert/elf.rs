@@ -5,7 +5,9 @@ use std::ops::Range;
 use object::elf::{
     PF_X, SHF_EXECINSTR, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, SymbolBind, SymbolType,
 };
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionFlags, SegmentFlags, SymbolFlags};
+use object::{
+    Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadRef, SectionFlags, SegmentFlags, SymbolFlags,
+};
 
 use super::Elf;
 use super::flatten::{Interval, flatten};
@@ -79,8 +81,12 @@ pub(crate) struct Symbol<'d> {
 }
 
 /// Appends the symbols of functions in a binary's tables; returns whether it has a full symbol table.
-pub(crate) fn symbols<'d>(elf: &Elf<'d>, code: &Code, out: &mut Vec<Symbol<'d>>) -> bool {
-    let mut add = |symbol: object::Symbol<'d, '_, super::Data<'d>>| {
+pub(crate) fn symbols<'d, R: ReadRef<'d>>(
+    elf: &object::File<'d, R>,
+    code: &Code,
+    out: &mut Vec<Symbol<'d>>,
+) -> bool {
+    let mut add = |symbol: object::Symbol<'d, '_, R>| {
         let SymbolFlags::Elf { st_info, .. } = symbol.flags() else {
             return;
         };

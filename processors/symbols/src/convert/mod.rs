@@ -1,8 +1,8 @@
 //! A binary → its symbol file: everything that is parsed of debug information is parsed here, once.
 //!
 //! Runs in a worker of its own ([`worker`](crate::worker)) with limits on memory and time. Sources, the better before the
-//! worse: debug information (DWARF 2 to 5, compressed, in a separate file, split off into a package), the symbol table,
-//! the compressed one in `.gnu_debugdata`, the exported names. What a unit of damaged debug information does not say is
+//! worse: debug information (DWARF 2 to 5, compressed, in a separate file, split off into a package), the table
+//! of Go's runtime, the symbol table, the compressed one in `.gnu_debugdata`, the exported names. What a unit of damaged debug information does not say is
 //! filled from the symbols, and counted.
 //!
 //! | file | in → out |
@@ -10,6 +10,8 @@
 //! | `debug_file.rs` | a binary → its separate debug information, where folders are configured |
 //! | `elf.rs` | ELF headers → where code is, and its symbols |
 //! | `dwarf.rs` | entries → functions, and the calls inlined into them |
+//! | `go.rs` | the table that Go's runtime carries → functions and lines of stripped Go binaries |
+//! | `mini.rs` | `.gnu_debugdata` → the symbol table in it |
 //! | `lines.rs` | line programs → lines by address |
 //! | `flatten.rs` | nested ranges → stretches, each with the innermost |
 //! | `draft.rs` | all of it → rows by address, gaps filled from symbols |
@@ -19,7 +21,9 @@ mod draft;
 mod dwarf;
 mod elf;
 mod flatten;
+mod go;
 mod lines;
+mod mini;
 mod names;
 
 use std::borrow::Cow;
@@ -103,10 +107,20 @@ pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write
     for elf in [&binary, &debug].into_iter().flatten() {
         full |= elf::symbols(elf, &code, &mut found);
     }
+    // Only where there is no better table.
+    let mini = match (full, &binary) {
+        (false, Some(binary)) => mini::unpack(binary, limits.memory_bytes / 4),
+        _ => None,
+    };
+    let within = mini.as_deref().and_then(|bytes| object::File::parse(bytes).ok());
+    let mini_debug_info = within
+        .as_ref()
+        .is_some_and(|elf| elf::symbols(elf, &code, &mut found));
     let symbols = Symbols::new(found, &code);
     let rows_max = usize::try_from(limits.memory_bytes / ROW_BYTES).unwrap_or(usize::MAX);
     let mut draft = Draft::new(code, symbols, rows_max)?;
-    draft.facts.symbol_table = full;
+    draft.facts.symbol_table = full || mini_debug_info;
+    draft.facts.mini_debug_info = mini_debug_info;
 
     // A separate file is there because it has what the binary lacks.
     let with_debug = [&debug, &binary].into_iter().flatten();
@@ -139,6 +153,9 @@ pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write
         };
         draft.facts.debug_info = true;
         Reader::new(dwarf, package).read(&mut draft)?;
+    }
+    if let (false, Some(binary)) = (draft.facts.debug_info, &binary) {
+        draft.facts.go_table = go::read(binary, &mut draft)?;
     }
     draft.write(out).map_err(|_| Reason::OverLimit)
 }
