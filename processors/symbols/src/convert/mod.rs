@@ -125,6 +125,10 @@ pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write
     // A separate file is there because it has what the binary lacks.
     let with_debug = [&debug, &binary].into_iter().flatten();
     let with_debug = with_debug.into_iter().find(|elf| has_section(elf, ".debug_info"));
+    // Said by the headers, so that it is a limit that is met, and not the worker's end.
+    if with_debug.is_some_and(|elf| debug_bytes(elf) > limits.memory_bytes / 4 * 3) {
+        return Err(Reason::OverLimit);
+    }
     let sections = match with_debug {
         Some(elf) => {
             let load = |id: SectionId| section(elf, id.name());
@@ -164,6 +168,16 @@ fn open(path: &Path, limits: Limits) -> Result<ReadCache<File>, Reason> {
     precheck::check(path, limits.binary_bytes, limits.memory_bytes / 2)?;
     let file = File::open(path).map_err(|_| Reason::Unreadable)?;
     Ok(ReadCache::new(file))
+}
+
+/// Returns the bytes of a binary's debug information, unpacked.
+fn debug_bytes(elf: &Elf<'_>) -> u64 {
+    let debug = elf.sections().filter(|section| {
+        let name = section.name().unwrap_or_default();
+        name.starts_with(".debug_") || name.starts_with(".zdebug_")
+    });
+    let bytes = debug.filter_map(|section| Some(section.compressed_file_range().ok()?.uncompressed_size));
+    bytes.fold(0, u64::saturating_add)
 }
 
 fn has_section(elf: &Elf<'_>, name: &str) -> bool {
