@@ -51,7 +51,7 @@ const fn gauge(name: &'static str, label: &'static str, help: &'static str, heal
 
 /// Every metric, by process and then in the order of a sample's path.
 #[rustfmt::skip]
-pub const METRICS: [Metric; 64] = [
+pub const METRICS: [Metric; 69] = [
     gauge("strobe_build_info", "version", "1, for the version that runs", "one version per role, but during a roll-out"),
     gauge("strobe_heartbeat_age_seconds", "part", "Time since a part of the process last moved", "under 1; above 30 the watchdog restarts the process"),
 
