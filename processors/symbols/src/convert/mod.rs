@@ -1,9 +1,9 @@
 //! A binary → its symbol file: everything that is parsed of debug information is parsed here, once.
 //!
 //! Runs in a worker of its own ([`worker`](crate::worker)) with limits on memory and time. Sources, the better before the
-//! worse: debug information (DWARF 2 to 5, compressed, in a separate file, split off into a package), the table
-//! of Go's runtime, the symbol table, the compressed one in `.gnu_debugdata`, the exported names. What a unit of damaged debug information does not say is
-//! filled from the symbols, and counted.
+//! worse: debug information (DWARF 2 to 5, compressed, in a separate file, split off into a package), the table of Go's
+//! runtime, the symbol table, the compressed one in `.gnu_debugdata`, the exported names. What a unit of damaged debug
+//! information does not say is filled from the symbols, and counted.
 //!
 //! | file | in → out |
 //! |--|--|

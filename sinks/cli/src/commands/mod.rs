@@ -8,6 +8,7 @@ pub mod export;
 pub mod flamegraph;
 pub mod generate;
 pub mod health;
+pub mod levels;
 pub mod query;
 pub mod retag;
 pub mod run;

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use strobe_store::index::now;
 use strobe_store::{BinaryKey, Failure, Holding, State, Store, Wanted};
-use strobe_symbols::file::{Facts, Place, Sizes, SymbolFile, VERSION};
+use strobe_symbols::file::{Facts, Sizes, SymbolFile, VERSION};
 use strobe_symbols::{Conversion, ConvertLimits, ConvertSources, Converter};
 
+use crate::commands::levels::{Level, levels, say_levels};
 use crate::config::Config;
 use crate::error::CliError;
 use crate::render::{self, Output};
@@ -465,68 +466,6 @@ fn why(config: &Config, build_id: &str, addresses: &[u64]) -> Result<(), CliErro
             render::say(format!("{address:#x}: {reason}"))?;
         }
         say_levels(address, &levels)?;
-    }
-    Ok(())
-}
-
-/// One function at an address, in text.
-struct Level {
-    name: String,
-    raw: String,
-    belongs_to: String,
-    generic: String,
-    parameters: String,
-    file: String,
-    line: u32,
-}
-
-fn levels(file: &mut SymbolFile, address: u64) -> Result<Vec<Level>, CliError> {
-    let mut places: Vec<Place> = Vec::new();
-    let wrong = strobe_processor::ProcessorError::from;
-    file.find(address, &mut places).map_err(wrong)?;
-    let mut out = Vec::new();
-    for place in places {
-        let name = file.function(place.function).map_err(wrong)?;
-        let path = match place.file {
-            0 => String::new(),
-            number => file.with_file(number, str::to_owned).map_err(wrong)?,
-        };
-        out.push(Level {
-            belongs_to: name.parts.belongs_to(&name.name).to_owned(),
-            generic: name.parts.generic(&name.name),
-            parameters: name.parts.parameters(&name.name).to_owned(),
-            name: name.name,
-            raw: name.raw,
-            file: path,
-            line: place.line,
-        });
-    }
-    Ok(out)
-}
-
-/// Prints the functions at an address, the innermost first, as stacks are read.
-fn say_levels(address: u64, levels: &[Level]) -> Result<(), CliError> {
-    for (depth, level) in levels.iter().rev().enumerate() {
-        let place = match (level.file.as_str(), level.line) {
-            ("", _) => String::new(),
-            (file, 0) => format!("  {file}"),
-            (file, line) => format!("  {file}:{line}"),
-        };
-        let inlined = if depth + 1 < levels.len() {
-            "  (inlined)"
-        } else {
-            ""
-        };
-        let start = if depth == 0 {
-            format!("{address:#x}: ")
-        } else {
-            "    in ".to_owned()
-        };
-        render::say(format!(
-            "{start}{}{}{inlined}",
-            render::plain(&level.name),
-            render::plain(&place)
-        ))?;
     }
     Ok(())
 }
