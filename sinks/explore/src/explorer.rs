@@ -1,6 +1,9 @@
 //! Asking: one aggregation in ClickHouse, then everything else from the cache of stacks.
 
-use std::collections::BTreeMap;
+mod by_tag;
+mod taggable;
+mod views;
+
 use std::time::{Duration, Instant};
 
 use clickhouse::Client;
@@ -9,13 +12,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use strobe_event::StackEnd;
 use tokio::sync::Mutex;
 
-use crate::marks::{Marks, MarksRow};
 use crate::profile::{self, Completeness, Profile};
 use crate::selection::{Per, Sql};
 use crate::store::{FrameRow, Selected, StackStore};
-use crate::tagging::{self, LabelsRow, PairRow, Taggable};
 use crate::top::{self, By, Sort, Top};
-use crate::totals::{NameStackTotal, NameTotal, ServiceTotalColumns, TotalColumns};
+use crate::totals::{NameStackTotal, NameTotal, TotalColumns};
 use crate::{ClickHouse, Error, FlameTree, Selection, StackTotal, flame};
 
 /// Most ids sent in one parameter: a server takes form fields of 128 KiB, and an id has up to 21 characters.
@@ -41,13 +42,6 @@ struct State {
     /// The newest `inserted` seen among frames, by the store's clock.
     newest_names_s: u32,
     asked: Option<Instant>,
-}
-
-/// A stack with the marks that make a view of it, and the key of that.
-struct MarkedStack {
-    key: u64,
-    stack: u64,
-    marks: Marks,
 }
 
 /// Answers questions about what is stored. Cheap to ask repeatedly: stacks and names are kept between questions, and
@@ -115,93 +109,6 @@ impl Explorer {
         Ok(summed(totals.collect()))
     }
 
-    /// Returns the same per stack as schemas show it: marked stacks under the key of their view, and those views.
-    async fn view_totals(&self, selection: &Selection) -> Result<(Vec<StackTotal>, Vec<MarkedStack>), Error> {
-        if selection.raw || !self.is_anything_marked(selection).await? {
-            return Ok((self.stack_totals(selection).await?, Vec::new()));
-        }
-        selection.validate()?;
-        let columns = "SELECT groupArray(stack) AS stacks, groupArray(of_service) AS services, groupArray(weight) AS weights, \
-                       groupArray(samples) AS samples FROM (";
-        let query = selection
-            .totals(Sql::default().push(columns), Per::Service)
-            .push(")")
-            .query(&self.client);
-        let totals = query
-            .fetch_one::<ServiceTotalColumns>()
-            .await
-            .map_err(self.failed("sum up stacks"))?;
-        let marks = self.marks(selection).await?;
-        let mut views: FxHashMap<u64, MarkedStack> = FxHashMap::default();
-        let rows = totals.stacks.into_iter().zip(totals.services);
-        let rows = rows.zip(totals.weights.into_iter().zip(totals.samples));
-        let shown = rows.map(|((stack, service), (weight, samples))| {
-            let of_service = marks.get(&service).and_then(|marks| marks.get(&stack));
-            let key = of_service.map_or(stack, |(key, marks)| {
-                views.entry(*key).or_insert_with(|| MarkedStack {
-                    key: *key,
-                    stack,
-                    marks: marks.clone(),
-                });
-                *key
-            });
-            StackTotal {
-                stack: key,
-                weight,
-                samples,
-            }
-        });
-        let totals = summed(shown.collect());
-        Ok((totals, views.into_values().collect()))
-    }
-
-    /// Returns whether any stack of the profiler has marks: where no schema hides or renames, nothing else is asked.
-    async fn is_anything_marked(&self, selection: &Selection) -> Result<bool, Error> {
-        let sql = Sql::default()
-            .push("SELECT toUInt64(count()) FROM (SELECT 1 FROM tags")
-            .text(
-                " WHERE profiler = {profiler:String}",
-                "profiler",
-                Some(&selection.profiler),
-            )
-            .push(" AND notEmpty(marks.frame) LIMIT 1)");
-        let found = sql.query(&self.client).fetch_one::<u64>().await;
-        Ok(found.map_err(self.failed("look for marks"))? > 0)
-    }
-
-    /// Returns the marks of the selection's stacks, by service and stack, with the key of the view that they make. Of the
-    /// contexts of a service the newest speaks.
-    async fn marks(
-        &self,
-        selection: &Selection,
-    ) -> Result<FxHashMap<String, FxHashMap<u64, (u64, Marks)>>, Error> {
-        let sql = Sql::default()
-            .push(
-                "SELECT stack, toString(service) AS of_service, argMax(marks.frame, generation) AS frames, \
-                 argMax(marks.inline, generation) AS inlines, CAST(argMax(marks.kind, generation), 'Array(Int8)') AS kinds, \
-                 CAST(argMax(marks.text, generation), 'Array(String)') AS texts FROM tags",
-            )
-            .text(" WHERE profiler = {profiler:String}", "profiler", Some(&selection.profiler))
-            .push(" AND stack IN (SELECT stack FROM (");
-        let query = selection
-            .totals(sql, Per::Stack)
-            .push(")) GROUP BY stack, of_service HAVING notEmpty(frames)")
-            .query(&self.client);
-        let failed = self.failed("fetch marks of stacks");
-        let mut rows = query.fetch::<MarksRow>().map_err(&failed)?;
-        let mut found: FxHashMap<String, FxHashMap<u64, (u64, Marks)>> = FxHashMap::default();
-        while let Some(row) = rows.next().await.map_err(&failed)? {
-            if let Some(marks) = row.marks() {
-                let key = marks.key(row.stack);
-                found
-                    .entry(row.of_service)
-                    .or_default()
-                    .insert(row.stack, (key, marks));
-            }
-        }
-        Ok(found)
-    }
-
     /// Returns the flame graph of a selection, cut to at most `max_nodes` nodes (2 to
     /// [`TREE_NODES_MAX`](crate::TREE_NODES_MAX)); with a baseline, each node has its weight too.
     ///
@@ -238,23 +145,6 @@ impl Explorer {
         limit: usize,
     ) -> Result<Top, Error> {
         self.top_of(selection, baseline, by, "", (sort, limit)).await
-    }
-
-    /// Returns the heaviest values of a tag's key: `copy` has `copy=vector`, a path's key is its first part. What has no tag
-    /// of that key is `[no KEY]`. Of a key of which a stack takes one, rows add up to the whole.
-    ///
-    /// # Errors
-    /// As [`Self::stack_totals`].
-    pub async fn top_tags(
-        &self,
-        selection: &Selection,
-        baseline: Option<&Selection>,
-        key: &str,
-        sort: Sort,
-        limit: usize,
-    ) -> Result<Top, Error> {
-        self.top_of(selection, baseline, By::Tag, key, (sort, limit))
-            .await
     }
 
     async fn top_of(
@@ -316,46 +206,6 @@ impl Explorer {
         let mut state = self.state.lock().await;
         let selected = self.select(&mut state, selection, None).await?;
         Ok(profile::completeness(&state.store, &selected))
-    }
-
-    /// Returns the stacks of a selection as schemas see them, and the contexts in which each came.
-    ///
-    /// # Errors
-    /// As [`Self::stack_totals`].
-    pub async fn taggable(&self, selection: &Selection) -> Result<Taggable, Error> {
-        let mut state = self.state.lock().await;
-        let selected = self.select(&mut state, &raw(selection), None).await?;
-        let pairs = self.pairs(selection).await?;
-        let labels = self.labels().await?;
-        Ok(tagging::collect(&state.store, &selected, pairs, &labels))
-    }
-
-    async fn pairs(&self, selection: &Selection) -> Result<Vec<PairRow>, Error> {
-        let sql = Sql::default()
-            .push(
-                "SELECT toUInt64(samples.stack) AS stack_id, samples.context AS context_id, toString(any(service)) AS \
-                 of_service, toString(any(profiler)) AS of_profiler",
-            )
-            .push(selection.weight_column())
-            .push(" FROM samples");
-        let query = selection
-            .conditions(sql)
-            .push(" GROUP BY stack_id, context_id")
-            .query(&self.client);
-        query
-            .fetch_all::<PairRow>()
-            .await
-            .map_err(self.failed("list stacks and contexts"))
-    }
-
-    /// Returns the values of contexts beside service and profiler.
-    async fn labels(&self) -> Result<FxHashMap<u64, Vec<(String, String)>>, Error> {
-        let sql = "SELECT context, any(mapKeys(labels)) AS names, any(mapValues(labels)) AS label_values FROM tags WHERE \
-                   notEmpty(labels) GROUP BY context";
-        let rows = self.client.query_raw(sql).fetch_all::<LabelsRow>().await;
-        let rows = rows.map_err(self.failed("read the values of contexts"))?;
-        let values = |row: LabelsRow| (row.context, row.names.into_iter().zip(row.label_values).collect());
-        Ok(rows.into_iter().map(values).collect())
     }
 
     /// Lets `look` see the stacks of a selection in the cache.
@@ -494,119 +344,6 @@ impl Explorer {
             state.store.insert_frame(&row);
         }
         Ok(())
-    }
-
-    /// Adds up a selection per tag, or per value of a tag's key; returns the weight of all, which the tags of a stack share.
-    async fn add_tags(
-        &self,
-        state: &mut State,
-        selection: &Selection,
-        key: &str,
-        side: usize,
-        sums: &mut FxHashMap<String, [f64; 2]>,
-    ) -> Result<f64, Error> {
-        let selected = self.select(state, &raw(selection), None).await?;
-        let none = match key {
-            "" => "[untagged]".to_owned(),
-            key => format!("[no {key}]"),
-        };
-        for row in self.tagged_stacks(selection, key).await? {
-            let weight = state
-                .store
-                .stack_id(row.stack_id)
-                .map(|id| selected.weights[id as usize][0]);
-            if weight.unwrap_or(selected.unknown[0]) != 0.0 {
-                let name = if row.name.is_empty() {
-                    none.clone()
-                } else {
-                    row.name
-                };
-                sums.entry(name).or_default()[side] += row.weight;
-            }
-        }
-        Ok(selected.total()[0])
-    }
-
-    /// Returns the weight of each stack under each of its tags, those of a key alone where one is given; without any under
-    /// the empty one.
-    pub(crate) async fn tagged_stacks(
-        &self,
-        selection: &Selection,
-        key: &str,
-    ) -> Result<Vec<NameStackTotal>, Error> {
-        let of_key = "SELECT arrayJoin(if(empty(given), [''], given)) AS name, stack_id, sum(part) AS weight FROM (SELECT \
-                      toUInt64(samples.stack) AS stack_id, samples.context AS context_id";
-        let part = match selection.view {
-            crate::View::Fleet => ", sum(fleet_weight) AS part FROM samples",
-            crate::View::Runs => ", sum(run_weight) AS part FROM samples",
-        };
-        let sql = selection.conditions(Sql::default().push(of_key).push(part));
-        let sql = sql.push(" GROUP BY stack_id, context_id) AS s LEFT JOIN (SELECT t.stack, t.context, ");
-        let sql = match key {
-            "" => sql.push("CAST(t.tags, 'Array(String)')"),
-            key => sql.text(
-                "arrayFilter(tag -> startsWith(tag, concat({key:String}, '=')) OR startsWith(tag, concat({key:String}, '/')) OR \
-                 tag = {key:String}, CAST(t.tags, 'Array(String)'))",
-                "key",
-                Some(key),
-            ),
-        };
-        let query = sql
-            .push(
-                " AS given FROM tags AS t FINAL) AS g ON s.stack_id = g.stack AND s.context_id = g.context GROUP BY name, \
-                 stack_id",
-            )
-            .query(&self.client);
-        let failed = self.failed("sum up tags");
-        query.fetch_all::<NameStackTotal>().await.map_err(failed)
-    }
-
-    /// Returns of each function that is shown the value of a tag's key that weighs the most among the stacks that hold it:
-    /// what flame graphs are coloured by.
-    ///
-    /// # Errors
-    /// As [`Self::stack_totals`].
-    pub async fn values_of_functions(
-        &self,
-        selection: &Selection,
-        key: &str,
-    ) -> Result<BTreeMap<String, String>, Error> {
-        let mut state = self.state.lock().await;
-        let selected = self.select(&mut state, selection, None).await?;
-        let mut of_stack: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
-        for id in state.store.in_order(&selected) {
-            of_stack.entry(state.store.base(id)).or_default().push(id);
-        }
-        let mut sums: FxHashMap<u32, BTreeMap<String, f64>> = FxHashMap::default();
-        for row in self.tagged_stacks(selection, key).await? {
-            let base = state.store.stack_id(row.stack_id);
-            for &id in base.and_then(|base| of_stack.get(&base)).into_iter().flatten() {
-                let mut functions = state.store.sequence(id).to_vec();
-                functions.sort_unstable();
-                functions.dedup();
-                for function in functions {
-                    *sums
-                        .entry(function)
-                        .or_default()
-                        .entry(row.name.clone())
-                        .or_default() += row.weight;
-                }
-            }
-        }
-        let mut values: BTreeMap<String, (String, f64)> = BTreeMap::new();
-        for (function, of_values) in sums {
-            let name = state.store.function_name(function).function;
-            for (value, weight) in of_values {
-                let best = values.entry(name.clone()).or_default();
-                if weight > best.1 {
-                    *best = (value, weight);
-                }
-            }
-        }
-        Ok(values
-            .into_iter()
-            .map(|(name, (value, _))| (name, value))
-            .collect())
     }
 
     /// Adds up a selection per service, host or thread.

@@ -3,13 +3,15 @@
 //! Two invariants make trees cheap. Functions are interned, so a stack is a sequence of numbers; and the stacks are
 //! kept sorted by their sequences, so a tree is built by walking them in order, without a single look-up per frame.
 
+mod view;
+
 use std::sync::Arc;
 
 use regex::Regex;
 use rustc_hash::FxHashMap;
 use strobe_event::{Reason, StackEnd};
 
-use crate::marks::Marks;
+use self::view::View;
 use crate::{FunctionName, StackTotal};
 
 /// Most frames of all stacks together: 1.2 million stacks of 38 frames, about 0.6 GB with their sequences and keys.
@@ -65,13 +67,6 @@ struct StackEntry {
     end: Option<StackEnd>,
     /// What schemas make of a stack that is known by itself, too.
     view: Option<View>,
-}
-
-/// A stack as schemas show it.
-struct View {
-    /// The stack itself.
-    of: u32,
-    marks: Marks,
 }
 
 #[derive(Default)]
@@ -262,33 +257,6 @@ impl StackStore {
         true
     }
 
-    /// Keeps a stack that is known as schemas show it, under a key of its own.
-    pub(crate) fn insert_view(&mut self, key: u64, of: u64, marks: &Marks) {
-        let Some(base) = self.stack_id(of).filter(|_| !self.knows_stack(key)) else {
-            return;
-        };
-        let StackEntry {
-            frames_start,
-            frames_len,
-            end,
-            ..
-        } = self.stacks[base as usize];
-        let id = self.stacks.len() as u32;
-        self.stacks.push(StackEntry {
-            frames_start,
-            frames_len,
-            functions_start: 0,
-            functions_len: 0,
-            end,
-            view: Some(View {
-                of: base,
-                marks: marks.clone(),
-            }),
-        });
-        self.stack_ids.insert(key, id);
-        self.order.push(id);
-    }
-
     /// Returns the frames that have no row yet, from number `since` on.
     pub(crate) fn unnamed_frames(&self, since: usize) -> Vec<u64> {
         let frames = self.names.iter().zip(&self.frame_keys).skip(since);
@@ -409,93 +377,6 @@ impl StackStore {
         let functions_len = self.sequences.len() - functions_start;
         let stack = &mut self.stacks[id];
         (stack.functions_start, stack.functions_len) = (functions_start, functions_len);
-    }
-
-    fn expand_view(&mut self, id: usize, not_stored: u32) {
-        let functions_start = self.sequences.len();
-        let Some(View { marks, .. }) = &self.stacks[id].view else {
-            return;
-        };
-        let marks = marks.clone();
-        let mut shown: Vec<(u32, Option<&str>)> = Vec::new();
-        self.for_each_location(id as u32, |depth, inline, _, line| {
-            if !marks.leaves_out(depth, inline) {
-                let function = line.map_or(not_stored, |line| line.function);
-                shown.push((function, marks.name(depth, inline)));
-            }
-        });
-        let hidden = marks.hidden_by().filter(|_| shown.is_empty());
-        for (function, name) in shown {
-            let function = match name {
-                Some(name) => self.renamed(function, name),
-                None => function,
-            };
-            self.sequences.push(function);
-        }
-        if let Some(schema) = hidden {
-            let function = self.function(&format!("[hidden by {schema}]"), "", "");
-            self.sequences.push(function);
-        }
-        let functions_len = self.sequences.len() - functions_start;
-        let stack = &mut self.stacks[id];
-        (stack.functions_start, stack.functions_len) = (functions_start, functions_len);
-    }
-
-    /// Returns a function that is shown by another name.
-    fn renamed(&mut self, function: u32, name: &str) -> u32 {
-        let (_, module, file) = self.functions.get(function as usize).copied().unwrap_or_default();
-        let text = |id: u32| self.text(id).to_owned();
-        let (module, file) = (text(module), text(file));
-        self.function(name, &module, &file)
-    }
-
-    /// Calls `visit` with each location of a stack, marks or not: its frame counted from the root, its place within it,
-    /// the frame's number, and its line where the frame has a row.
-    fn for_each_location(&self, id: u32, mut visit: impl FnMut(usize, usize, u32, Option<Line>)) {
-        for (depth, (frame, names)) in self.frames(id).enumerate() {
-            match names {
-                Some(names) => {
-                    for (inline, line) in names.lines.iter().enumerate() {
-                        visit(depth, inline, frame, Some(*line));
-                    }
-                }
-                None => visit(depth, 0, frame, None),
-            }
-        }
-    }
-
-    /// Calls `visit` with each location that is shown of a stack, root first: its frame counted from the root, the frame's
-    /// number, and its line where the frame has a row.
-    pub(crate) fn for_each_shown(&self, id: u32, mut visit: impl FnMut(usize, u32, Option<Line>)) {
-        let Some(view) = &self.stacks[id as usize].view else {
-            return self.for_each_location(id, |depth, _, frame, line| visit(depth, frame, line));
-        };
-        // What is shown stands in the sequence, in the same order.
-        let mut shown = self.sequence(id).iter();
-        self.for_each_location(id, |depth, inline, frame, line| {
-            if view.marks.leaves_out(depth, inline) {
-                return;
-            }
-            let function = shown.next().copied();
-            visit(
-                depth,
-                frame,
-                line.map(|line| Line {
-                    function: function.unwrap_or(line.function),
-                    ..line
-                }),
-            );
-        });
-    }
-
-    /// Returns what a frame is called, where it has a row.
-    pub(crate) fn names(&self, frame: u32) -> Option<&Names> {
-        self.names.get(frame as usize)?.as_ref()
-    }
-
-    /// Returns the stack that this one is a view of, itself where it is none.
-    pub(crate) fn base(&self, id: u32) -> u32 {
-        self.stacks[id as usize].view.as_ref().map_or(id, |view| view.of)
     }
 
     pub(crate) fn sequence(&self, id: u32) -> &[u32] {
