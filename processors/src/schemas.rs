@@ -4,7 +4,7 @@
 //! schemas that does not compile changes nothing: the one before stays in force, the trouble is logged and counted, and
 //! samples go on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +26,8 @@ const QUIET: Duration = Duration::from_millis(300);
 const FIRST: Duration = Duration::from_secs(10);
 /// Pause before the topic is looked for again.
 const AGAIN: Duration = Duration::from_secs(2);
+/// What the names of files end in, where an error names one.
+const ENDING: &str = ".stacks";
 /// Schemas that are kept; what comes after them is refused. Ten times the shipped library.
 const SCHEMAS_MAX: usize = 256;
 
@@ -98,17 +100,30 @@ impl Files {
                 bytes,
             });
         }
-        if self.files.len() >= SCHEMAS_MAX && !self.files.contains_key(name) {
-            return Err(SchemasError::TooMany);
-        }
-        self.files.insert(name.to_owned(), file);
+        // The key is the name, whatever the value says of itself.
+        self.put(StackSchemaFile {
+            name: name.to_owned(),
+            ..file
+        })?;
         Ok(true)
     }
 
     /// Puts a file in place, instead of the one of its name.
-    pub fn put(&mut self, file: StackSchemaFile) {
+    ///
+    /// # Errors
+    /// [`SchemasError::TooMany`].
+    pub fn put(&mut self, file: StackSchemaFile) -> Result<(), SchemasError> {
+        if self.files.len() >= SCHEMAS_MAX && !self.files.contains_key(&file.name) {
+            return Err(SchemasError::TooMany);
+        }
         self.unreadable.remove(&file.name);
         self.files.insert(file.name.clone(), file);
+        Ok(())
+    }
+
+    /// Returns the file of a name.
+    pub fn get(&self, name: &str) -> Option<&StackSchemaFile> {
+        self.files.get(name)
     }
 
     /// Takes a file away; returns whether it was there.
@@ -134,13 +149,40 @@ impl Files {
     /// # Errors
     /// [`SchemasError::Refused`] with every place that is wrong.
     pub fn compile(&self) -> Result<Arc<Program>, SchemasError> {
-        let sources: Vec<Source> = self
-            .iter()
-            .map(|file| Source::new(&format!("{}.stacks", file.name), &file.whole_text()))
+        self.compile_without(&BTreeSet::new())
+    }
+
+    /// Returns the same without the files that are at fault, and without those that include them.
+    ///
+    /// # Errors
+    /// [`SchemasError::Refused`] where what is wrong is no file's fault.
+    pub fn compile_sound(&self) -> Result<Arc<Program>, SchemasError> {
+        let mut without: BTreeSet<String> = BTreeSet::new();
+        loop {
+            let error = match self.compile_without(&without) {
+                Err(SchemasError::Refused(error)) => error,
+                compiled => return compiled,
+            };
+            let before = without.len();
+            let at_fault = error
+                .problems()
+                .iter()
+                .map(|problem| problem.file.trim_end_matches(ENDING));
+            without.extend(at_fault.map(str::to_owned));
+            // Each turn leaves one more file out, so that it ends.
+            if without.len() == before {
+                return Err(error.into());
+            }
+        }
+    }
+
+    fn compile_without(&self, without: &BTreeSet<String>) -> Result<Arc<Program>, SchemasError> {
+        let files = || self.files.values().filter(|file| !without.contains(&file.name));
+        let sources: Vec<Source> = files()
+            .map(|file| Source::new(&format!("{}{ENDING}", file.name), &file.whole_text()))
             .collect();
         let library = Library::parse(&sources)?;
-        let enabled: Vec<&str> = self
-            .iter()
+        let enabled: Vec<&str> = files()
             .filter(|file| file.enabled)
             .map(|file| file.name.as_str())
             .collect();
@@ -180,8 +222,8 @@ pub struct Schemas {
 }
 
 impl Schemas {
-    /// Starts following, counting in `telemetry`, and waits, within a bound, for what the topic holds already. A topic that is missing or cannot be
-    /// read is said and waited for; until then no schema is in force.
+    /// Starts following, counting in `telemetry`, and waits, within a bound, for what the topic holds already. A topic that
+    /// is missing or cannot be read is said and waited for; until then no schema is in force.
     ///
     /// # Errors
     /// [`ProcessorError::Bus`] where there can be no thread.
@@ -274,8 +316,10 @@ fn read(
         if !reader.is_caught_up() {
             continue;
         }
-        // What was there before is taken as it is; later changes come in groups.
-        if changed_at.is_some_and(|at| first || at.elapsed() >= QUIET) {
+        // What was there before is taken as it is, also where all was taken away meanwhile; later changes come in groups.
+        let in_force = shared.number.load(Ordering::Relaxed) > 0;
+        let due = changed_at.is_some_and(|at| first || at.elapsed() >= QUIET);
+        if due || (first && in_force) {
             changed_at = None;
             put_in_force(&files, shared);
         }
@@ -288,7 +332,16 @@ fn read(
 }
 
 fn put_in_force(files: &Files, shared: &Shared) {
-    match files.compile() {
+    let nothing_yet = shared.number.load(Ordering::Relaxed) == 0;
+    let compiled = files.compile().or_else(|error| match nothing_yet {
+        // There are no old ones to stay: those that are not at fault are better than none.
+        true => {
+            refused(shared, &error);
+            files.compile_sound()
+        }
+        false => Err(error),
+    });
+    match compiled {
         Ok(program) => {
             let (schemas, rules) = (program.schemas().len(), program.rules());
             tracing::info!(schemas, rules, "stack schemas in force");
@@ -304,4 +357,105 @@ fn put_in_force(files: &Files, shared: &Shared) {
 fn refused(shared: &Shared, error: &SchemasError) {
     shared.telemetry.refused.add(1);
     tracing::error!(event = "stack_schemas_refused", %error, "stack schemas refused; those in force stay");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, enabled: bool, text: &str) -> StackSchemaFile {
+        StackSchemaFile {
+            name: name.to_owned(),
+            enabled,
+            ..StackSchemaFile::default()
+        }
+        .with_text(text)
+    }
+
+    fn framed(file: &StackSchemaFile) -> Vec<u8> {
+        codec::encode_framed(file).unwrap()
+    }
+
+    /// Checks that what is enabled comes in force with what it includes, and what is taken away goes.
+    #[test]
+    fn what_is_enabled_comes_in_force() {
+        let mut files = Files::default();
+        let shared = file("shared", false, "schema shared\nlet f = function is \"f\"\n");
+        let mine = file(
+            "mine",
+            true,
+            "schema mine\nversion 4\ninclude shared\nrule r { on f tag stack x=y example \"f\" gives x=y }\n",
+        );
+        for one in [&mine, &shared] {
+            let key = StackSchemaFile::key(&one.name);
+            assert!(files.change(key.as_bytes(), Some(&framed(one))).unwrap());
+        }
+        let program = files.compile().unwrap();
+        assert_eq!(program.rules(), 1);
+        assert!(
+            program
+                .schemas()
+                .iter()
+                .any(|schema| &*schema.name == "mine" && schema.version == 4)
+        );
+        assert!(files.change(b"stack-schema/mine", None).unwrap());
+        assert!(
+            !files.change(b"stack-schema/mine", None).unwrap(),
+            "it was gone already"
+        );
+        assert_eq!(files.compile().unwrap().rules(), 0);
+    }
+
+    /// Checks that what cannot be taken over is refused with its reason and leaves the file of before, and that keys of
+    /// others are left alone.
+    #[test]
+    fn what_cannot_be_taken_over_leaves_the_file_of_before() {
+        let mut files = Files::default();
+        let good = file(
+            "a",
+            true,
+            "schema a\nrule r { on root tag stack t example \"f\" gives t }\n",
+        );
+        assert!(files.change(b"stack-schema/a", Some(&framed(&good))).unwrap());
+        let foreign = files
+            .change(b"stack-schema/a", Some(b"\0\0\0\0\x01x"))
+            .unwrap_err();
+        assert!(matches!(foreign, SchemasError::Unreadable { .. }), "{foreign}");
+        let large = file("a", true, &"#".repeat(FILE_BYTES_MAX + 1));
+        let large = files
+            .change(b"stack-schema/a", Some(&framed(&large)))
+            .unwrap_err();
+        assert!(matches!(large, SchemasError::TooLarge { .. }), "{large}");
+        assert!(!files.change(b"profiler/cpu", Some(b"anything")).unwrap());
+        assert_eq!(files.compile().unwrap().rules(), 1);
+        for number in 1..SCHEMAS_MAX {
+            files.put(file(&format!("s{number}"), false, "")).unwrap();
+        }
+        let last = framed(&file("one-more", false, "schema one-more\n"));
+        let many = files.change(b"stack-schema/one-more", Some(&last)).unwrap_err();
+        assert!(matches!(many, SchemasError::TooMany), "{many}");
+        assert!(
+            files.change(b"stack-schema/a", Some(&framed(&good))).unwrap(),
+            "one that is there may change"
+        );
+    }
+
+    /// Checks that a set that does not compile says where, and compiles without what is at fault.
+    #[test]
+    fn a_set_that_does_not_compile_says_where() {
+        let mut files = Files::default();
+        let root = "{ on root tag stack t example \"f\" gives t }";
+        for (name, text) in [
+            ("b", "schema b\nrule r { on function is }\n".to_owned()),
+            ("c", format!("schema c\ninclude b\nrule r {root}\n")),
+            ("d", format!("schema d\nrule r {root}\n")),
+        ] {
+            files.put(file(name, true, &text)).unwrap();
+        }
+        let said = files.compile().unwrap_err().to_string();
+        assert!(said.contains("b.stacks:2:"), "{said}");
+        let sound = files.compile_sound().unwrap();
+        let names: Vec<&str> = sound.schemas().iter().map(|schema| &*schema.name).collect();
+        assert_eq!(names, ["d"], "what includes the one at fault is left out, too");
+    }
 }

@@ -3,7 +3,6 @@
 //! The stage gives each sample its context, and says of each stack, in each context in which it came, what the schemas make
 //! of it: tags, tags of frames, and marks of what views leave out or rename. It changes neither samples nor weights.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -67,7 +66,7 @@ impl Tagger {
         self.matcher.as_ref().map_or(0, Matcher::refused_values)
     }
 
-    /// Returns how many stacks got their tags alone, since their batch had too many marks.
+    /// Returns how many stacks got their tags alone, or nothing, since their batch had too many tags and marks.
     pub fn cut(&self) -> u64 {
         self.cut
     }
@@ -118,14 +117,21 @@ impl Tagger {
         let sample_context: Vec<u32> = threads
             .map(|&thread| of_process[batch.threads.process[thread as usize] as usize])
             .collect();
-        let pairs = batch.samples.stack.iter().zip(&sample_context);
-        let pairs: BTreeSet<(u32, u32)> = pairs.map(|(&stack, &context)| (stack, context)).collect();
-        batch.stacks.for_each(|index, frames, _| {
-            let index = index as u32;
-            for &(_, context) in pairs.range((index, 0)..=(index, u32::MAX)) {
-                session.pair(index, frames, context);
-            }
-        });
+        if !session.is_idle() {
+            let stacks = batch.samples.stack.iter().copied();
+            let mut pairs: Vec<(u32, u32)> = stacks.zip(sample_context.iter().copied()).collect();
+            pairs.sort_unstable();
+            pairs.dedup();
+            let mut rest = pairs.as_slice();
+            batch.stacks.for_each(|index, frames, _| {
+                while let Some((&(stack, context), more)) = rest.split_first()
+                    && stack as usize == index
+                {
+                    session.pair(stack, frames, context);
+                    rest = more;
+                }
+            });
+        }
         Tagged {
             tags: session.finish(),
             sample_context,
@@ -170,8 +176,13 @@ impl Session<'_> {
         self.frame_ends.push(self.ids.len() as u32);
     }
 
+    /// Returns whether there are no schemas: nothing is then said of stacks.
+    fn is_idle(&self) -> bool {
+        self.tagger.matcher.is_none()
+    }
+
     fn frames_of(&mut self, batch: &RawBatch, names: &Locations) {
-        if self.tagger.matcher.is_none() {
+        if self.is_idle() {
             return;
         }
         let text = |entry: u32| names.text[entry as usize].as_str();
@@ -305,10 +316,10 @@ impl Session<'_> {
                 (all.len() - 1) as u32
             })
         };
-        let mut out = StackOutcome {
-            tags: made.tags.iter().map(|&tag| entry(Word::Tag, tag)).collect(),
-            ..StackOutcome::default()
-        };
+        let mut out = StackOutcome::default();
+        if self.entries + made.tags.len() <= OUTCOME_ENTRIES_MAX {
+            out.tags = made.tags.iter().map(|&tag| entry(Word::Tag, tag)).collect();
+        }
         let whole = made.tags.len() + made.frame_tags.len() + made.marks.len();
         if self.entries + whole <= OUTCOME_ENTRIES_MAX {
             out.frame_tags = made

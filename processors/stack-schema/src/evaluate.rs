@@ -52,10 +52,10 @@ pub(crate) struct Hit<const W: usize> {
 pub(crate) struct Evaluator<const W: usize> {
     sets: Vec<Bits<W>>,
     stamps: Vec<u32>,
-    rule_stamps: Vec<u32>,
     now: u32,
     touched: Vec<NodeIx>,
-    candidates: Vec<u32>,
+    /// Rules that may match, a bit each: they are looked at in order without being sorted.
+    candidates: Vec<u64>,
     pub hits: Vec<Hit<W>>,
 }
 
@@ -64,10 +64,9 @@ impl<const W: usize> Evaluator<W> {
         Self {
             sets: vec![Bits::NONE; program.nodes.len()],
             stamps: vec![0; program.nodes.len()],
-            rule_stamps: vec![0; program.rules.len()],
             now: 0,
             touched: Vec::new(),
-            candidates: Vec::new(),
+            candidates: vec![0; program.rules.len().div_ceil(64)],
             hits: Vec::new(),
         }
     }
@@ -81,11 +80,10 @@ impl<const W: usize> Evaluator<W> {
         self.now = self.now.wrapping_add(1);
         if self.now == 0 {
             self.stamps.fill(0);
-            self.rule_stamps.fill(0);
             self.now = 1;
         }
         self.touched.clear();
-        self.candidates.clear();
+        self.candidates.fill(0);
         self.hits.clear();
         let count = locations.len().min(64 * W);
         for (at, terms) in locations.take(count).enumerate() {
@@ -99,20 +97,22 @@ impl<const W: usize> Evaluator<W> {
                 self.sets[place].insert(at);
             }
         }
-        self.candidates.extend_from_slice(&program.rules_always);
+        for &rule in &program.rules_always {
+            self.candidates[rule as usize / 64] |= 1 << (rule % 64);
+        }
         for term in &self.touched {
             let (start, end) = program.rules_of_term[*term as usize];
             for &rule in &program.rules_by_term[start as usize..end as usize] {
-                if self.rule_stamps[rule as usize] != self.now {
-                    self.rule_stamps[rule as usize] = self.now;
-                    self.candidates.push(rule);
-                }
+                self.candidates[rule as usize / 64] |= 1 << (rule % 64);
             }
         }
-        self.candidates.sort_unstable();
-        for at in 0..self.candidates.len() {
-            let rule = self.candidates[at];
-            self.rule(program, rule, count);
+        for word in 0..self.candidates.len() {
+            let mut rules = self.candidates[word];
+            while rules != 0 {
+                // Rules are numbered with 32 bits.
+                self.rule(program, word as u32 * 64 + rules.trailing_zeros(), count);
+                rules &= rules - 1;
+            }
         }
     }
 

@@ -120,7 +120,6 @@ pub fn svg(stacks: &[FoldedStack], options: &Options) -> Result<Vec<u8>, ExportE
     let mut palette = options.groups.as_ref().map(|groups| palette(stacks, groups));
     if let Some(groups) = &options.groups {
         drawing.palette_map = palette.as_mut();
-        drawing.notes = legend(groups);
         drawing.subtitle = Some(
             format!("{}   {}", options.subtitle, legend(groups))
                 .trim()

@@ -3,7 +3,7 @@
 use super::SCHEMA_ID_SAMPLES_BATCH_1;
 use super::decode::Reader;
 use super::encode::Writer;
-use super::error::{DecodeError, EncodeError};
+use super::error::{DecodeError, EncodeError, Fault};
 use super::sealed::Fields;
 use crate::{Context, FrameTag, Locations, Mark, Place, RawBatch, SamplesBatch, StackOutcome, Tags, Weight};
 
@@ -55,7 +55,13 @@ fn without_contexts(from: &mut Reader<'_>) -> Result<SamplesBatch, DecodeError> 
     let raw = RawBatch::read(from)?;
     let generation = from.long("generation")?;
     let locations = Locations::read(from)?;
-    let (stacks, tag) = (from.ints("tags.stack")?, from.ints("tags.tag")?);
+    let stacks = from.ints("tags.stack")?;
+    let at = from.position();
+    let tag = from.ints("tags.tag")?;
+    if tag.len() != stacks.len() {
+        let (length, limit) = (tag.len() as i64, stacks.len());
+        return Err(from.fault("tags.tag", at, Fault::Length { length, limit }));
+    }
     let mut tags = Tags {
         text: from.texts("tags.text")?,
         ..Tags::unknown()

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::json;
 use strobe_event::ContextKey;
-use strobe_explore::{Explorer, Taggable};
+use strobe_event::tags::OUTCOME_ENTRIES_MAX;
+use strobe_explore::{Explorer, TagStack, Taggable};
 use strobe_processor::schemas;
 use strobe_processor::tag::{MEMORY_BYTES, Tagger};
 use strobe_sink::{TagRow, TagRows, write_tags};
@@ -18,6 +19,9 @@ use crate::times;
 
 /// Microseconds of a day.
 const DAY_US: u64 = 86_400_000_000;
+
+/// Stacks that are tagged and written at a time: blocks of some megabytes.
+const STACKS_PER_INSERT: usize = 4_096;
 
 /// The arguments.
 #[derive(clap::Args)]
@@ -66,68 +70,109 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     selection.service.clone_from(&args.service);
     // Whatever caused a run, its stacks are tagged.
     selection.view = strobe_explore::View::Runs;
-    let program = schemas::on_bus(&config.bus()?)?.compile()?;
+    let files = schemas::on_bus(&config.bus()?)?;
+    if let Some((_, why)) = files.unreadable().next() {
+        // Its tags would be taken from everything.
+        return Err(CliError::Usage(why.to_owned()));
+    }
+    let program = files.compile()?;
     let mut tagger = Tagger::new(program, MEMORY_BYTES);
     let explorer = Explorer::new(&config.clickhouse.reader()?);
     let store = config.clickhouse.writer()?.client();
     let mut done = Done::default();
     let mut seen: HashSet<(u64, u64)> = HashSet::new();
     wait(async {
+        // Clocks differ: what is written now counts, whoever wrote what is there.
+        let generation = now.max(explorer.newest_tags().await? + 1);
         for hour in hours(&selection) {
             let mut stored = explorer.taggable(&hour).await?;
             stored
                 .stacks
                 .retain(|stack| seen.insert((stack.stack, stack.context)));
             done.unknown += stored.unknown;
-            let rows = rows(&mut tagger, &stored, now, &mut done);
-            write_tags(&store, &rows).await?;
+            for stacks in stored.stacks.chunks(STACKS_PER_INSERT) {
+                let rows = rows(&mut tagger, &stored, stacks, (now, generation), &mut done);
+                if tagger.cut() > 0 {
+                    return Err(CliError::Usage(format!(
+                        "over {OUTCOME_ENTRIES_MAX} tags and marks for {STACKS_PER_INSERT} stacks: enable fewer schemas"
+                    )));
+                }
+                write_tags(&store, &rows).await?;
+            }
         }
         Ok(())
     })?;
-    let schemas = tagger.schemas().join(", ");
+    let refused = tagger.refused_values();
     match args.output {
         Output::Json => render::json(&json!({
             "stacks": done.rows, "tagged": done.tagged, "schemas": tagger.schemas(), "weight_not_stored": done.unknown,
-        })),
+            "values_refused": refused,
+        }))?,
         Output::Table => {
-            let by = if schemas.is_empty() {
-                "no schema".to_owned()
-            } else {
-                schemas
-            };
+            let schemas = tagger.schemas().join(", ");
+            let by = if schemas.is_empty() { "no schema" } else { &schemas };
             render::say(format!(
                 "{} stacks tagged anew, {} of them have tags; by {by}",
                 done.rows, done.tagged
-            ))
+            ))?;
+            if refused > 0 {
+                render::say(format!(
+                    "{refused} tags became `other`: their key has a thousand values of the service already"
+                ))?;
+            }
+            if done.unknown > 0.0 {
+                let seconds = done.unknown / 1e9;
+                render::say(format!(
+                    "{seconds:.1} s of CPU time keep their tags: their stacks are not stored"
+                ))?;
+            }
         }
+    }
+    // Half an answer is told by the exit code, too.
+    if done.unknown > 0.0 {
+        Err(CliError::Said)
+    } else {
+        Ok(())
     }
 }
 
-/// Returns a row for each stack and context.
-fn rows(tagger: &mut Tagger, stored: &Taggable, now_us: u64, done: &mut Done) -> TagRows {
+/// Returns a row for each of some stacks and contexts, written now in a generation.
+fn rows(
+    tagger: &mut Tagger,
+    stored: &Taggable,
+    stacks: &[TagStack],
+    (now_us, generation): (u64, u64),
+    done: &mut Done,
+) -> TagRows {
     let mut session = tagger.begin((now_us / DAY_US) as u32);
-    for frame in 0..stored.frames.len() as u32 {
-        session.frame(locations(stored, frame));
+    // Frames of these stacks alone, in the order in which they come.
+    let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+    for &frame in stacks.iter().flat_map(|stack| &stack.frames) {
+        let next = numbers.len() as u32;
+        if *numbers.entry(frame).or_insert(next) == next {
+            session.frame(locations(stored, frame));
+        }
     }
     let mut contexts: BTreeMap<u64, u32> = BTreeMap::new();
-    for (at, stack) in stored.stacks.iter().enumerate() {
+    for (at, stack) in stacks.iter().enumerate() {
         let context = *contexts
             .entry(stack.context)
             .or_insert_with(|| session.context(&values(stack)));
-        session.pair(at as u32, &stack.frames, context);
+        let frames: Vec<u32> = stack.frames.iter().map(|frame| numbers[frame]).collect();
+        session.pair(at as u32, &frames, context);
     }
     let tags = session.finish();
     let schemas: Vec<&str> = tags.schemas.iter().map(|&schema| tags.text(schema)).collect();
     let mut rows = TagRows::default();
     for (&at, &outcome) in tags.stack.iter().zip(&tags.outcome) {
-        let stack = &stored.stacks[at as usize];
+        let stack = &stacks[at as usize];
         let outcome = &tags.outcomes[outcome as usize];
         done.rows += 1;
         done.tagged += u64::from(!outcome.tags.is_empty());
         rows.push(&TagRow {
             stack: stack.stack,
             context: ContextKey(stack.context),
-            generation: now_us,
+            generation,
             // As it was when the samples came: the context's key stands for these values.
             values: &values(stack),
             outcome,

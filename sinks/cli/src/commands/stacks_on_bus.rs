@@ -32,6 +32,9 @@ pub struct Apply {
     /// Let rules be without an example.
     #[arg(long)]
     untested: bool,
+    /// Publish another text under a version that is on the bus already.
+    #[arg(long)]
+    force: bool,
     /// Only say what would be done.
     #[arg(long)]
     dry_run: bool,
@@ -96,7 +99,18 @@ pub fn apply(config: &Config, args: &Apply) -> Result<(), CliError> {
         .collect();
     // As processors will see them: with those of others.
     let mut together = schemas::on_bus(&bus)?;
-    files.iter().for_each(|file| together.put(file.clone()));
+    for file in &files {
+        let known = together
+            .get(&file.name)
+            .filter(|known| known.version == file.version);
+        if !args.force && known.is_some_and(|known| known.whole_text() != file.whole_text()) {
+            return Err(CliError::Usage(format!(
+                "version {} of `{}` is on the bus with another text: raise its version, or say --force",
+                file.version, file.name
+            )));
+        }
+        together.put(file.clone())?;
+    }
     if let Some((_, why)) = together.unreadable().next() {
         return Err(CliError::Usage(why.to_owned()));
     }

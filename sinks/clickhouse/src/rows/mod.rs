@@ -112,16 +112,18 @@ impl RangeRows {
             .map(|context| ContextKey::of(batch.tags.values(context)))
             .collect();
         let day = day_of(raw.start_us);
+        // What is said of late batches lives as long as what was said of others at that time: it may be theirs, too.
+        let said = day.max(day_of(batch.generation));
         let before = self.frames.rows;
         let of_frames = written.map(|written| &written.frames);
         let of_stacks = written.map(|written| &written.stacks);
         let of_tags = written.map(|written| &written.tags);
         let due = &mut self.due;
-        self.frames.add(day, batch, &keys, of_frames, &mut due.frames);
+        self.frames.add(said, batch, &keys, of_frames, &mut due.frames);
         self.stacks
             .add(day, batch, &keys, (&stacks, &numbers), of_stacks, &mut due.stacks);
         self.tags
-            .add(day, batch, (&stacks, &contexts), of_tags, &mut due.tags);
+            .add(said, batch, (&stacks, &contexts), of_tags, &mut due.tags);
         self.batches.add(identity, batch);
         self.samples.add(identity, batch, (&numbers, &contexts));
         self.rows += raw
