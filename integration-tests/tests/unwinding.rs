@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use strobe_integration_tests::{Cluster, Need, Part, journey, repository};
@@ -12,6 +13,8 @@ use support::workload::build;
 
 /// Samples of each service that are looked at.
 const SAMPLES: f64 = 2_000.0;
+/// Until the service's binary is in the symbol store: on a host full of large ones it has to wait for its turn.
+const NAMED: Duration = Duration::from_secs(240);
 /// Whole stacks among them, at least, per cent.
 const WHOLE: f64 = 99.5;
 
@@ -51,7 +54,7 @@ fn a_copy_of_plain_data_is_found_by_function_file_and_line() -> Result<()> {
             let agent = cluster.agent(&["--frequency", "997"], None)?;
             // Names come once the binary is in the symbol store, whole stacks once there are tables.
             let ready = |sql: &str| cluster.number(sql).is_ok_and(|rows| rows > 0.0);
-            cluster.wait_for("the service's functions have names", || {
+            cluster.wait_longer("the service's functions have names", NAMED, || {
                 ready("SELECT count() FROM sample_frames WHERE service = 'catalog' AND function LIKE 'reprice(%'")
             })?;
             let settled = cluster.number("SELECT toUnixTimestamp64Micro(max(time)) FROM samples")?;

@@ -37,6 +37,11 @@ pub enum AgentError {
     /// A thread ended by a panic, which is a fault of ours.
     #[error("the thread {0} broke off: this is a fault of the agent; its log says where")]
     BrokeOff(&'static str),
+    /// There is no such process, or it may not be looked at.
+    #[error(
+        "process {0} is gone, is the kernel's, or may not be looked at: run this as root, or with CAP_SYS_PTRACE"
+    )]
+    NoProcess(u32),
     /// The kernel's side.
     #[error(transparent)]
     Bpf(#[from] strobe_bpf::Error),

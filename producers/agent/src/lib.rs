@@ -28,6 +28,7 @@ pub mod coverage;
 pub mod elf;
 pub mod envelope;
 pub mod error;
+pub mod explain;
 pub mod files;
 pub mod held;
 pub mod images;

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
+use strobe_agent::config::UnwindConfig;
+use strobe_agent::explain::{Code, explain};
 use strobe_agent::{AgentConfig, AgentError, Settings};
 use strobe_bus::Shutdown;
 
@@ -19,7 +21,7 @@ const CONFIG_DEFAULT: &str = "/etc/strobe/agent.toml";
     name = "strobe-agent",
     version,
     after_help = "EXIT CODES\n  0   stopped as asked\n  1   failed\n  2   wrong usage\n  77  a privilege is missing\n  78  the \
-                  configuration is wrong\n\nEXAMPLES\n  strobe-agent check\n  strobe-agent run --bootstrap kafka-1:9092\n  \
+                  configuration is wrong\n\nEXAMPLES\n  strobe-agent check\n  strobe-agent doctor --pid 4711\n  strobe-agent run --bootstrap kafka-1:9092\n  \
                   strobe-agent run --no-publish --state-dir /tmp/strobe --duration 10s"
 )]
 struct Cli {
@@ -60,11 +62,33 @@ enum Command {
         #[arg(long)]
         ready: bool,
     },
+    /// Say what the stacks of one process run through, and what to do about what is missing.
+    #[command(
+        after_help = "EXAMPLES\n  strobe-agent doctor --pid 4711\n  strobe-agent doctor --pid $(pidof java) -o json | jq \
+                      '.pieces[] | select(.code.state != \"table\")'"
+    )]
+    Doctor {
+        /// The process.
+        #[arg(long)]
+        pid: u32,
+        /// Form of the answer.
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: Form,
+    },
     /// Check the configuration and what the kernel allows, and say what is missing.
     Check {
         #[command(flatten)]
         options: Options,
     },
+}
+
+/// How an answer is written.
+#[derive(Clone, Copy, ValueEnum)]
+enum Form {
+    /// For people.
+    Table,
+    /// For scripts.
+    Json,
 }
 
 #[derive(Args)]
@@ -224,6 +248,51 @@ fn raise_capabilities() -> rustix::io::Result<()> {
     )
 }
 
+fn doctor(pid: u32, output: Form) -> Result<(), AgentError> {
+    let found = explain(pid, &UnwindConfig::default())?;
+    if matches!(output, Form::Json) {
+        let text = serde_json::to_string_pretty(&found).unwrap_or_default();
+        println!("{text}");
+        return Ok(());
+    }
+    for piece in &found.pieces {
+        let what = match &piece.code {
+            Code::Table {
+                rows,
+                unsupported,
+                frame_pointers,
+                unknown,
+            } => {
+                let mut what = format!(
+                    "table of {rows} rows, {:.0} % of the code keeps frame pointers",
+                    100.0 * frame_pointers
+                );
+                if *unknown >= 0.005 {
+                    what += &format!(", nothing is said of {:.0} %", 100.0 * unknown);
+                }
+                if *unsupported > 0 {
+                    what += &format!(", stacks end in {unsupported} of the rows");
+                }
+                what
+            }
+            Code::NoTable { why } => format!("no table: {why}"),
+            Code::Generated => {
+                "generated: stacks go through it by frame pointers, if it keeps any".to_owned()
+            }
+        };
+        println!(
+            "{:>9} KiB  {}\n               {what}",
+            piece.bytes / 1024,
+            piece.path
+        );
+    }
+    match found.advice.as_slice() {
+        [] => println!("nothing is missing: its stacks are whole"),
+        advice => advice.iter().for_each(|line| println!("-> {line}")),
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
     // Before any thread exists: each has its own. Without it the check that follows says what is missing.
     let _ = raise_capabilities();
@@ -239,6 +308,7 @@ fn main() -> ExitCode {
         Command::UnwindWorker { key } => return strobe_unwind::worker_main(&key),
         Command::Generate { folder } => generate(&folder),
         Command::Health { options, ready } => health(&options, ready),
+        Command::Doctor { pid, output } => doctor(pid, output),
         Command::Check { options } => check(&options),
     };
     match result {

@@ -291,3 +291,72 @@ fn without_tables_stacks_are_walked_by_frame_pointers() {
     );
     assert!(!place.path("state").join("tables").exists());
 }
+
+/// Checks that the doctor tells a process that generates code from one that does not, knows which code keeps frame pointers, and
+/// fails for a process that is not there.
+#[test]
+fn the_doctor_says_what_a_process_runs_through() {
+    let place = tempfile::tempdir().unwrap();
+    let source = r#"
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	sleep(60);
+	return 0;
+}
+"#;
+    let doctor = |arguments: &[&str], flags: &[&str]| {
+        let program = place.path().join("patient");
+        build_without(source, &program, flags);
+        let mut patient = Command::new(&program).args(arguments).spawn().unwrap();
+        sleep(Duration::from_millis(500));
+        let answer = Command::new(env!("CARGO_BIN_EXE_strobe-agent"))
+            .args(["doctor", "-o", "json", "--pid", &patient.id().to_string()])
+            .output()
+            .unwrap();
+        patient.kill().unwrap();
+        patient.wait().unwrap();
+        assert!(
+            answer.status.success(),
+            "{}",
+            String::from_utf8_lossy(&answer.stderr)
+        );
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+        answer
+    };
+    let of = |answer: &serde_json::Value, end: &str| -> serde_json::Value {
+        let pieces = answer["pieces"].as_array().unwrap();
+        let piece = pieces
+            .iter()
+            .find(|piece| piece["path"].as_str().unwrap().ends_with(end));
+        piece.map_or(serde_json::Value::Null, |piece| piece["code"].clone())
+    };
+    let plain = doctor(&[], &[]);
+    assert_eq!(of(&plain, "/patient")["state"], "table", "{plain}");
+    assert!(
+        of(&plain, "libc.so.6")["rows"].as_u64().unwrap() > 10_000,
+        "{plain}"
+    );
+    assert!(
+        of(&plain, "libc.so.6")["frame_pointers"].as_f64().unwrap() < 0.5,
+        "{plain}"
+    );
+    assert_eq!(plain["advice"].as_array().unwrap().len(), 0, "{plain}");
+    let generates = doctor(&["generate"], &[]);
+    assert_eq!(
+        of(&generates, "[generated code]")["state"],
+        "generated",
+        "{generates}"
+    );
+    assert_eq!(generates["advice"].as_array().unwrap().len(), 1, "{generates}");
+    let gone = Command::new(env!("CARGO_BIN_EXE_strobe-agent"))
+        .args(["doctor", "--pid", "4194304"])
+        .output()
+        .unwrap();
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("process 4194304"));
+}
