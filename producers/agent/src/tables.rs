@@ -1,7 +1,8 @@
 //! The tables thread: binaries → their unwind tables, kept on disk, or made by a worker process.
 //!
 //! It stands between the sampling thread, which waits for nobody, and work that may take a second. Of what waits, the smallest
-//! binary comes first: most take a millisecond, and should not stand behind the one that takes a second. Not with a lower
+//! binary comes first: most take a millisecond, and should not stand behind the one that takes a second. Every other turn is for the
+//! one that waits longest, so that on a host where new programs come all the time a large one has its turn as well. Not with a lower
 //! priority than the agent's: on a busy host, where stacks are wanted most, tables would come last.
 
 use std::fs::File;
@@ -85,6 +86,7 @@ pub fn run(
     shutdown: &Shutdown,
 ) {
     let mut waiting: Vec<(u64, Wanted)> = Vec::new();
+    let mut turn = 0_u64;
     while !shutdown.is_requested() {
         if waiting.is_empty() {
             match from.recv_timeout(WAIT) {
@@ -95,8 +97,8 @@ pub fn run(
         }
         let room = WAITING_MAX.saturating_sub(waiting.len());
         waiting.extend(from.try_iter().take(room).map(sized));
-        let smallest = (0..waiting.len()).min_by_key(|&at| waiting.get(at).map(|(bytes, _)| *bytes));
-        let Some(at) = smallest else { continue };
+        turn += 1;
+        let Some(at) = next(&waiting, turn) else { continue };
         let (
             _,
             Wanted {
@@ -105,7 +107,7 @@ pub fn run(
                 key,
                 file,
             },
-        ) = waiting.swap_remove(at);
+        ) = waiting.remove(at);
         let table = match maker.table(&key, file) {
             Ok(table) => Some(table),
             Err(error) => {
@@ -140,6 +142,14 @@ pub fn run(
     }
 }
 
+/// Returns which one comes next: by turns the smallest, and the one that waits longest.
+fn next<T>(waiting: &[(u64, T)], turn: u64) -> Option<usize> {
+    if turn.is_multiple_of(2) {
+        return (!waiting.is_empty()).then_some(0);
+    }
+    (0..waiting.len()).min_by_key(|&at| waiting.get(at).map(|(bytes, _)| *bytes))
+}
+
 fn sized(wanted: Wanted) -> (u64, Wanted) {
     (wanted.file.metadata().map_or(u64::MAX, |meta| meta.len()), wanted)
 }
@@ -147,6 +157,24 @@ fn sized(wanted: Wanted) -> (u64, Wanted) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks that the small come first, and that a large one is not passed over for ever while small ones keep coming.
+    #[test]
+    fn the_small_come_first_and_the_large_have_their_turn() {
+        let mut waiting = vec![(1_000_000, "large"), (5, "small"), (3, "smaller")];
+        assert_eq!(next(&waiting, 1), Some(2));
+        let (mut turn, mut passed) = (0, 0);
+        loop {
+            turn += 1;
+            if waiting.remove(next(&waiting, turn).unwrap()).1 == "large" {
+                break;
+            }
+            passed += 1;
+            waiting.push((1, "new"));
+        }
+        assert!(passed <= 2, "{passed}");
+        assert_eq!(next::<()>(&[], 1), None);
+    }
 
     /// Checks that every binary has a name of its own that can be part of a path, however long its build id is.
     #[test]
