@@ -6,7 +6,8 @@
 //! the room. A process is forgotten at its end.
 //!
 //! A list is of one image: (pid, start, exec count), which the program compares at each tick. So what is late here costs stacks
-//! by frame pointers, marked as such, and never a stack by another image's tables.
+//! by frame pointers, marked as such, and never a stack by another image's tables. A process that was forked from one with a list is
+//! walked by that one until it has its own: its mappings are its parent's, as long as it makes none itself.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
