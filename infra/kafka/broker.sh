@@ -22,6 +22,7 @@ usage: broker.sh install|start|stop|status|kill|run|ping [flags]
   --controller-port N   controller port                   STROBE_KAFKA_CONTROLLER_PORT  port + 1
   --host ADDRESS        address to listen on              STROBE_KAFKA_HOST             127.0.0.1
   --advertise HOST      what clients are told to call     STROBE_KAFKA_ADVERTISE        --host, or the host's name for 0.0.0.0
+  --secure DIR          TLS, SCRAM and ACLs, no other way in, with what secrets.sh made in DIR  STROBE_KAFKA_SECURE
   --name NAME           names data, log and pid file      STROBE_KAFKA_NAME             kafka
   --data DIR            data folder                       STROBE_KAFKA_DATA             \$STROBE_HOME/data/NAME
   --log FILE            log file                          STROBE_KAFKA_LOG              \$STROBE_HOME/log/NAME.log
@@ -44,6 +45,7 @@ parse() {
   CONTROLLER_PORT="${STROBE_KAFKA_CONTROLLER_PORT:-}"
   LISTEN="${STROBE_KAFKA_HOST:-127.0.0.1}"
   ADVERTISE="${STROBE_KAFKA_ADVERTISE:-}"
+  SECURE="${STROBE_KAFKA_SECURE:-}"
   NAME="${STROBE_KAFKA_NAME:-kafka}"
   DATA="${STROBE_KAFKA_DATA:-}"
   LOG="${STROBE_KAFKA_LOG:-}"
@@ -58,6 +60,7 @@ parse() {
       --controller-port) CONTROLLER_PORT="$2" ;;
       --host) LISTEN="$2" ;;
       --advertise) ADVERTISE="$2" ;;
+      --secure) SECURE="$2" ;;
       --name) NAME="$2" ;;
       --data) DATA="$2" ;;
       --log) LOG="$2" ;;
@@ -77,6 +80,13 @@ parse() {
     ADVERTISE="$LISTEN"
     # Nobody can call 0.0.0.0.
     [[ $LISTEN != 0.0.0.0 ]] || ADVERTISE="$HOSTNAME"
+  fi
+  PROTOCOL=PLAINTEXT
+  if [[ -n $SECURE ]]; then
+    SECURE="$(realpath -m "$SECURE")"
+    [[ -r $SECURE/broker.pem && -r $SECURE/admin.password ]] \
+      || die "--secure $SECURE has no broker.pem or no admin.password" "infra/kafka/secrets.sh $SECURE"
+    PROTOCOL=SASL_SSL
   fi
   DATA="$(realpath -m "${DATA:-$STROBE_HOME/data/$NAME}")"
   LOG="$(realpath -m "${LOG:-$STROBE_HOME/log/$NAME.log}")"
@@ -120,11 +130,11 @@ write_properties() {
 # Written by broker.sh at each start.
 process.roles=broker,controller
 node.id=1
-# There is no authentication here: loopback, or the network of a group of containers.
-listeners=PLAINTEXT://$LISTEN:$PORT,CONTROLLER://127.0.0.1:$CONTROLLER_PORT
-advertised.listeners=PLAINTEXT://$ADVERTISE:$PORT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
+# Without --secure there is no authentication here: loopback, or the network of a group of containers.
+listeners=$PROTOCOL://$LISTEN:$PORT,CONTROLLER://127.0.0.1:$CONTROLLER_PORT
+advertised.listeners=$PROTOCOL://$ADVERTISE:$PORT
+listener.security.protocol.map=$PROTOCOL:$PROTOCOL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=$PROTOCOL
 controller.listener.names=CONTROLLER
 # Static voters: the ports live in this file alone, so that data can be started again on other ports.
 controller.quorum.voters=1@127.0.0.1:$CONTROLLER_PORT
@@ -160,6 +170,40 @@ num.recovery.threads.per.data.dir=2
 log.cleaner.threads=1
 log.cleaner.dedupe.buffer.size=16777216
 PROPERTIES
+  [[ -z $SECURE ]] || secure_properties >>"$DATA/server.properties"
+  # It holds a password when --secure is given.
+  chmod 600 "$DATA/server.properties"
+}
+
+# What closes the broker. A certificate on a line of its own, since a properties file has no others.
+secure_properties() {
+  cat <<PROPERTIES
+
+# Closed: TLS, a password for each principal, and nothing that no ACL allows.
+ssl.keystore.type=PEM
+ssl.keystore.location=$SECURE/broker.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=$SECURE/ca.pem
+sasl.enabled.mechanisms=SCRAM-SHA-512
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
+  username="admin" password="$(<"$SECURE/admin.password")";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=false
+# The controller's listener, on loopback and within this process, has no names.
+super.users=User:admin;User:ANONYMOUS
+PROPERTIES
+}
+
+# Passwords go into the storage when it is formatted: before that nobody could be let in to set them. The tool takes them on its
+# command line, so format where nobody else is logged in. What it prints of them stays out of the log.
+scram_flags() {
+  local file principal
+  [[ -n $SECURE ]] || return 0
+  for file in "$SECURE"/*.password; do
+    principal="$(basename "$file" .password)"
+    printf -- '--add-scram\nSCRAM-SHA-512=[name=%s,password=%s]\n' "$principal" "$(<"$file")"
+  done
 }
 
 # Kafka's own form of an id: 16 random bytes in base64 for URLs, no padding, and no dash in front (it looks like a flag).
@@ -173,9 +217,12 @@ random_cluster_id() {
 
 format_storage_once() {
   [[ -f $DATA/log/meta.properties ]] && return
+  local -a scram
+  mapfile -t scram < <(scram_flags)
   say "kafka: formatting $DATA"
   if ! java -Xmx128m -cp "$JARS/*" "-Dlog4j2.configurationFile=$HERE/log4j2.properties" kafka.tools.StorageTool format \
-    --ignore-formatted --cluster-id "$(random_cluster_id)" --config "$DATA/server.properties" >>"$LOG" 2>&1; then
+    --ignore-formatted --cluster-id "$(random_cluster_id)" --config "$DATA/server.properties" \
+    "${scram[@]}" 2>&1 | grep -v '^Bootstrap metadata' >>"$LOG"; then
     show_log "$LOG"
     die "the storage in $DATA could not be formatted" "see the log; an empty --data folder starts afresh"
   fi
@@ -193,12 +240,19 @@ export -f metadata_answer
 
 # The inner shell expands $1, and timeout bounds it.
 # shellcheck disable=SC2016
-answers() { timeout 3 bash -c 'metadata_answer "$1"' _ "$1" 2>/dev/null; }
+answers() {
+  if [[ -n ${SECURE:-} ]]; then
+    # A closed broker answers nobody without a name; that it speaks TLS with its certificate is what can be seen.
+    timeout 3 openssl s_client -connect "127.0.0.1:$1" -CAfile "$SECURE/ca.pem" -verify_return_error </dev/null >/dev/null 2>&1
+  else
+    timeout 3 bash -c 'metadata_answer "$1"' _ "$1" 2>/dev/null
+  fi
+}
 
 answers_or_ended() { process_gone "$PID_FILE" || answers "$PORT"; }
 
 # The port that the running broker was started with.
-running_port() { sed -n 's/^advertised.listeners=PLAINTEXT:.*:\([0-9]*\)$/\1/p' "$DATA/server.properties" 2>/dev/null; }
+running_port() { sed -n 's/^advertised.listeners=[A-Z_]*:.*:\([0-9]*\)$/\1/p' "$DATA/server.properties" 2>/dev/null; }
 
 # Everything up to the start itself: ports, storage, and COMMAND.
 prepare() {

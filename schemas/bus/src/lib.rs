@@ -15,6 +15,7 @@
 //! * Every queue has a bound: a producer's window, librdkafka's two queues, the messages under way in [`drive()`].
 //! * A message that cannot be delivered as it is, is counted and goes to `<topic>.dlq`; the partition goes on.
 
+pub mod access;
 pub mod admin;
 mod bench;
 pub mod compacted;
@@ -35,6 +36,7 @@ pub mod shutdown;
 pub mod telemetry;
 pub mod topics;
 
+pub use access::{Groups, Resource, Right, Role, rights};
 pub use admin::{TopicAction, TopicChange};
 pub use compacted::Compacted;
 pub use consumer::{CommitError, Consumer, Event};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -22,6 +23,9 @@ pub struct Bus {
     pub replication_factor: Option<i32>,
     /// Partitions of a keyed topic when it is created; later it stays as it is.
     pub partitions: i32,
+    /// File with the password for SASL, alone on a line: `sasl.password` without writing it into the configuration. A service
+    /// manager's credential will do. Read once, at the start.
+    pub password_file: Option<PathBuf>,
     /// Any option of librdkafka, by its own name; those that delivery rests on are kept, with a warning.
     pub options: Options,
 }
@@ -34,6 +38,7 @@ impl Default for Bus {
             replication_factor: None,
             // A few consumers can join without a repartition, and one broker does not mind.
             partitions: 8,
+            password_file: None,
             options: Options::default(),
         }
     }
@@ -252,17 +257,40 @@ impl Bus {
                 );
             }
         }
+        let mut options = self.options;
+        if let Some(file) = &self.password_file {
+            options.set("sasl.password", password(file)?);
+        }
         let settings = BusSettings {
             bootstrap: bootstrap.join(","),
             topic_prefix: self.topic_prefix,
             replication_factor: self.replication_factor,
             partitions: self.partitions,
-            options: self.options,
+            options,
             client_id: "strobe".into(),
         };
         settings.prove_options()?;
         Ok(settings)
     }
+}
+
+/// A password is a line; what is longer is another file.
+const PASSWORD_BYTES_MAX: usize = 4_096;
+
+/// Returns the password in a file.
+fn password(file: &Path) -> Result<String, Error> {
+    let shown = file.display();
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) => return config(format!("cannot read `bus.password_file` {shown}: {error}")),
+    };
+    let password = text.trim_end_matches(['\n', '\r']);
+    if password.is_empty() || password.len() > PASSWORD_BYTES_MAX || password.contains('\n') {
+        return config(format!(
+            "`bus.password_file` {shown} holds no password: write one line into it"
+        ));
+    }
+    Ok(password.to_owned())
 }
 
 fn config<T>(text: impl Into<String>) -> Result<T, Error> {
@@ -288,6 +316,11 @@ impl BusSettings {
     /// Returns the addresses of the brokers.
     pub fn bootstrap(&self) -> &str {
         &self.bootstrap
+    }
+
+    /// Returns what every topic's name begins with.
+    pub fn topic_prefix(&self) -> &str {
+        &self.topic_prefix
     }
 
     /// Returns the full name of a topic.
