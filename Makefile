@@ -1,7 +1,7 @@
 # Everything a person types. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo up down test lint fuzz-stacks images up-containers down-containers bench-agent bench-unwind \
+.PHONY: help setup build demo up down test lint fuzz-stacks images up-containers down-containers deb bench-agent bench-unwind \
   bench-wire bench-pipeline bench-storage bench-symbols bench-sampling bench-stacks bench-deploy
 
 export STROBE_HOME ?= $(CURDIR)/.strobe
@@ -36,6 +36,9 @@ up-containers: ## Start everything in containers, from the images
 
 down-containers: ## Stop all that `make up-containers` started; what was stored stays in volumes
 	@infra/containers.sh down
+
+deb: build ## Build the Debian packages strobe-agent and strobe
+	@infra/deb/build.sh
 
 test: setup ## Run every test that this machine can run, and say which were skipped and why
 	@infra/test.sh

@@ -37,6 +37,8 @@ step "the engine's front" infra/clickhouse/test.sh
 step "units, properties, real parts, journeys" \
   cargo test --release --locked --workspace --no-fail-fast -- --show-output
 
+step "packages" infra/deb/test.sh
+
 passed=0 failed=0
 while read -r p f; do
   passed=$((passed + p))

@@ -13,9 +13,9 @@ export PATH="$STROBE_HOME/tools/bin:$PATH"
 
 install_cargo_deb() {
   [[ "$(cargo-deb --version 2>/dev/null)" == *"$CARGO_DEB_VERSION"* ]] && return
-  # Without optimization: it runs for a second, and building it should not take longer than need be.
+  # With little optimization: it runs for some seconds, and building it should not take longer than need be.
   run_step "cargo-deb $CARGO_DEB_VERSION: building it, once" "$STROBE_HOME/log/cargo-deb.log" \
-    env CARGO_TARGET_DIR="$STROBE_HOME/tools/build" CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off \
+    env CARGO_TARGET_DIR="$STROBE_HOME/tools/build" CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off \
     cargo install cargo-deb --version "$CARGO_DEB_VERSION" --locked --root "$STROBE_HOME/tools"
   rm -rf "$STROBE_HOME/tools/build"
 }
@@ -24,15 +24,17 @@ install_cargo_deb() {
 package() {
   local crate="$1" executable="$2" name="$3"
   [[ -x $TARGET/release/$executable ]] || die "$TARGET/release/$executable is not built" "make build"
-  rm -rf "$TARGET/deb/$name"
-  "$TARGET/release/$executable" generate "$TARGET/deb/$name"
+  rm -rf "$TARGET/release/deb/$name"
+  "$TARGET/release/$executable" generate "$TARGET/release/deb/$name"
+  # cargo-deb would do it too, with an encoder that takes seconds for each page.
+  gzip -9n "$TARGET/release/deb/$name"/*.1
   run_step "deb: $crate" "$STROBE_HOME/log/deb-$name.log" \
-    cargo deb --no-build --package "$crate" --output "$OUTPUT/" ${STROBE_DEB_VERSION:+--deb-version "$STROBE_DEB_VERSION"}
+    cargo deb --no-build --package "$crate" --output "$OUTPUT/" ${STROBE_DEB_FAST:+--fast} ${STROBE_DEB_VERSION:+--deb-version "$STROBE_DEB_VERSION"}
 }
 
 main() {
   if [[ $# -gt 0 ]]; then
-    echo "usage: deb/build.sh   (no flags; packages go to $OUTPUT; STROBE_DEB_VERSION is the version, else Cargo.toml's)" >&2
+    echo "usage: deb/build.sh   (no flags; packages go to $OUTPUT; STROBE_DEB_VERSION is the version, else Cargo.toml's; STROBE_DEB_FAST=1 compresses less)" >&2
     return 2
   fi
   install_cargo_deb

@@ -1,7 +1,7 @@
 //! What a process says of itself, to people, to Prometheus, to Kubernetes and to systemd.
 //!
 //! Each process has one small HTTP endpoint ([`Admin`]): `/metrics`, `/-/healthy` and `/-/ready`. It is off unless an address
-//! is configured, and loopback in every configuration that is shipped. [`METRICS`] is the one list of all metrics, each with
+//! is configured; loopback in packages, the containers' own network elsewhere. [`METRICS`] is the one list of all metrics, each with
 //! its healthy value; what a process reads out is held against it.
 //!
 //! * *Healthy* means that every part of the process has moved lately ([`Pulse`]): if not, restarting it may help. The service

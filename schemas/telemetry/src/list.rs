@@ -133,6 +133,33 @@ mod tests {
 
     use super::*;
 
+    /// Checks that the page that operators read is this list.
+    #[test]
+    fn metrics_page() {
+        let rows = METRICS.iter().map(|metric| {
+            let label = if metric.label.is_empty() {
+                String::new()
+            } else {
+                format!("`{}`", metric.label)
+            };
+            format!(
+                "| `{}` | {label} | {} | {} |\n",
+                metric.name, metric.help, metric.healthy
+            )
+        });
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let text = std::fs::read_to_string(page).unwrap();
+        let head_end = text.find("|--|--|--|--|\n").unwrap() + "|--|--|--|--|\n".len();
+        let expected = format!("{}{}", &text[..head_end], rows.collect::<String>());
+        if std::env::var_os("STROBE_BLESS").is_some() {
+            std::fs::write(page, &expected).unwrap();
+        }
+        assert!(
+            std::env::var_os("STROBE_BLESS").is_some() || text == expected,
+            "docs/metrics.md is not the list: see its head for how it is made"
+        );
+    }
+
     /// Checks the rules of names: one prefix, each once, a unit or a count at the end, a sentence and a healthy value.
     #[test]
     fn names_follow_the_rules() {
