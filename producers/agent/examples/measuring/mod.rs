@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use strobe_bpf::bench_support::{Counting, EmptySampler, run_stats_of_process};
@@ -252,6 +252,11 @@ impl Bench {
             sampler.run_stats()?.per_run_since(&before)
         };
         let agent = self.start_agent(frequency_hz)?;
+        // A busy host takes its time to load the program.
+        let until = Instant::now() + TABLES;
+        while run_stats_of_process(agent.pid()).is_err() && Instant::now() < until {
+            sleep(Duration::from_millis(100));
+        }
         sleep(WARM_UP);
         let before = run_stats_of_process(agent.pid())?;
         sleep(TURN);
