@@ -88,7 +88,7 @@ struct bpf_perf_event_data {
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct mm_struct {
-	unsigned long start_code, end_code, start_brk, start_stack, arg_start;
+	unsigned long start_code, end_code, start_brk, start_stack, arg_start, exec_vm;
 };
 
 struct kernfs_node {

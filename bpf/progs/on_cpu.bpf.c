@@ -146,10 +146,13 @@ static __always_inline const struct process *list_of(const struct task_struct *l
 	return process;
 }
 
-/* Whether one address space came from the other by fork: an exec in between would have chosen all of these anew. */
+/*
+ * Whether one address space came from the other by fork, and neither has mapped code since: an exec in between would have chosen all
+ * of the addresses anew, a library more or less changes how many pages of code there are.
+ */
 static __always_inline bool same_image(const struct mm_struct *one, const struct mm_struct *other)
 {
-	return one && one->start_code == other->start_code && one->end_code == other->end_code &&
+	return one && one->exec_vm == other->exec_vm && one->start_code == other->start_code && one->end_code == other->end_code &&
 	       one->start_brk == other->start_brk && one->start_stack == other->start_stack &&
 	       one->arg_start == other->arg_start;
 }
@@ -189,12 +192,17 @@ static __always_inline bool begin_tables(struct scratch *scratch, const struct t
 		/* Also tells user space that it should get a list of its own. */
 		scratch->record.header.flags |= SAMPLE_NO_TABLES;
 		process = list_of_parent(leader, mm);
+		/* As good as certain: a library of the same size may have taken another's place. */
+		scratch->record.header.flags |= SAMPLE_GUESSED;
 	}
 	if (!process)
 		return false;
-	scratch->table.mappings_at = process->mappings_at;
-	scratch->table.mappings = process->mappings;
-	scratch->table.list = process->list;
+	/* In this order: see `struct process`. */
+	scratch->table.list = *(volatile const __u64 *)&process->list;
+	scratch->table.mappings_at = *(volatile const __u32 *)&process->mappings_at;
+	scratch->table.mappings = *(volatile const __u32 *)&process->mappings;
+	if (*(volatile const __u32 *)&process->list_again != (__u32)scratch->table.list)
+		return false;
 	scratch->table.mapping.start = 0;
 	scratch->table.mapping.end = 0;
 	scratch->table.fp_at = 0;

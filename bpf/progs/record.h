@@ -36,7 +36,7 @@ enum stack_end {
 #define SAMPLE_FRAMES_OMITTED 2	/* the same stack went out in this epoch already: look it up by `stack_hash` */
 #define SAMPLE_GUEST 4		/* a vCPU thread running its guest: the time is the guest's */
 #define SAMPLE_NO_TABLES 8	/* this image had no list of mappings of its own, or one that lacks what the stack runs through */
-#define SAMPLE_GUESSED 16	/* a frame was left by a frame pointer for which no table vouches */
+#define SAMPLE_GUESSED 16	/* a frame was left by a frame pointer for which no table vouches, or by a parent's table */
 
 enum drop_reason {
 	DROP_RING_FULL = 0,	/* no room, or the ring's lock was held too long */

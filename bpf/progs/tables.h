@@ -37,13 +37,17 @@ struct {
 	__array(values, struct segment_map);
 } segments SEC(".maps");
 
-/* One image of a process: any other with the same id is not meant. */
+/*
+ * One image of a process: any other with the same id is not meant. The kernel may give the memory of an entry that was replaced to
+ * the next one while a program still reads it. It writes from the front to the back; so whoever reads the list's number at the
+ * back first, and finds the same at the front last, has read one entry between.
+ */
 struct process {
 	__u64 start_time_ns;
 	__u32 exec_id;
+	__u32 list_again;	/* the low half of `list` */
 	__u32 mappings_at;	/* address of the list; 16-byte aligned */
 	__u32 mappings;
-	__u32 unused;
 	__u64 list;	/* the list's number: never another list's, also where a later one lies at the same address */
 };
 

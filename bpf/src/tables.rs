@@ -208,7 +208,8 @@ impl TableMemory {
         let mut value = Vec::with_capacity(PROCESS_BYTES);
         value.extend(image.start_time_ns.to_ne_bytes());
         let mappings = mappings.min(MAPPINGS_MAX) as u32;
-        for half in [image.exec_id, list.address, mappings, 0] {
+        // The number once more, in front of what it vouches for: see `struct process`.
+        for half in [image.exec_id, list.number as u32, list.address, mappings] {
             value.extend(half.to_ne_bytes());
         }
         value.extend(list.number.to_ne_bytes());
