@@ -123,3 +123,22 @@ pub struct TunerTelemetry {
     /// Plans sent. Healthy: a few per service and day.
     pub plans: Counter,
 }
+
+#[cfg(test)]
+mod tests {
+    use strobe_telemetry::METRICS;
+
+    use super::*;
+
+    /// Checks that what is counted here is in the list of metrics: what is not would be left out without a word.
+    #[test]
+    fn every_reading_is_listed() {
+        for reading in ProcessorTelemetry::default().readings() {
+            assert!(
+                METRICS.iter().any(|metric| metric.name == reading.name),
+                "{}",
+                reading.name
+            );
+        }
+    }
+}

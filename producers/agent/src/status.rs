@@ -304,6 +304,7 @@ impl Status {
             ("strobe_agent_stacks_forgotten_total", &self.stacks_forgotten),
             ("strobe_agent_side_band_events_total", &self.side_band_events),
             ("strobe_agent_side_band_lost_total", &self.side_band_lost),
+            ("strobe_agent_reads_given_up_total", &self.reads_given_up),
             ("strobe_agent_unwind_tables_made_total", &self.tables_made),
             ("strobe_agent_unwind_tables_refused_total", &self.tables_refused),
         ]
@@ -368,4 +369,23 @@ fn now_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_micros() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use strobe_telemetry::METRICS;
+
+    use super::*;
+
+    /// Checks that what is counted here is in the list of metrics: what is not would be left out without a word.
+    #[test]
+    fn every_reading_is_listed() {
+        for reading in Status::default().readings() {
+            assert!(
+                METRICS.iter().any(|metric| metric.name == reading.name),
+                "{}",
+                reading.name
+            );
+        }
+    }
 }

@@ -51,7 +51,7 @@ const fn gauge(name: &'static str, label: &'static str, help: &'static str, heal
 
 /// Every metric, by process and then in the order of a sample's path.
 #[rustfmt::skip]
-pub const METRICS: [Metric; 69] = [
+pub const METRICS: [Metric; 70] = [
     gauge("strobe_build_info", "version", "1, for the version that runs", "one version per role, but during a roll-out"),
     gauge("strobe_heartbeat_age_seconds", "part", "Time since a part of the process last moved", "under 1; above 30 the watchdog restarts the process"),
 
@@ -67,6 +67,7 @@ pub const METRICS: [Metric; 69] = [
     counter("strobe_agent_stacks_forgotten_total", "", "Samples whose stack was lost before them", "under 0.1 % of the samples taken"),
     counter("strobe_agent_side_band_events_total", "", "The kernel's reports of mappings, forks and execs", "follows the host's process starts"),
     counter("strobe_agent_side_band_lost_total", "", "Reports that were lost, so that frames may stay without a binary", "0"),
+    counter("strobe_agent_reads_given_up_total", "", "Reads of files and environments that did not end in time", "0; more: a file system does not answer, or a process holds up whoever reads its files"),
     gauge("strobe_agent_known", "kind", "What the agent keeps: images, frames, binaries, stacks", "steady after some minutes"),
     counter("strobe_agent_binaries_total", "result", "Binaries offered to the symbol store", "failed and not_queued 0; too_big a few"),
     gauge("strobe_agent_unwind_table_bytes", "", "Bytes of unwind tables in the kernel", "below `unwind.kernel_bytes_max`"),

@@ -87,3 +87,22 @@ impl SinkTelemetry {
         readings
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use strobe_telemetry::METRICS;
+
+    use super::*;
+
+    /// Checks that what is counted here is in the list of metrics: what is not would be left out without a word.
+    #[test]
+    fn every_reading_is_listed() {
+        for reading in SinkTelemetry::default().readings() {
+            assert!(
+                METRICS.iter().any(|metric| metric.name == reading.name),
+                "{}",
+                reading.name
+            );
+        }
+    }
+}
