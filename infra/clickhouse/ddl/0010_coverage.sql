@@ -1,5 +1,5 @@
 -- What became of the slots of a (service, profiler, host) in an hour: what was planned, refused, run, cut short. Service '*'
--- is the whole host. A record comes again, whole and with a higher revision, when it changes; the highest counts. `runs`,
+-- is the whole host. A record comes again, whole and with a higher revision, when it changes, and the highest counts. `runs`,
 -- `u`, ... are sums over completed runs, from which corrections and spreads are made (`service_hours`).
 CREATE TABLE IF NOT EXISTS coverage /*ON CLUSTER*/
 (

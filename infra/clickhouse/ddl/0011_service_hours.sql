@@ -1,7 +1,7 @@
 -- One row per (service, profiler, hour): what of its time was profiled, and the factor by which a sum of fleet weights of
 -- that hour is corrected for what was refused or cut short. NULL where no run was completed: not sampled, which is not 0.
 -- Slots count by their length, so that hosts with slots of different lengths add up. `cpu_seconds` are the account of the
--- kernel; `profiled_cpu_seconds` are what the runs saw, weighted and corrected.
+-- kernel, and `profiled_cpu_seconds` are what the runs saw, weighted and corrected.
 CREATE VIEW IF NOT EXISTS service_hours /*ON CLUSTER*/ AS
 SELECT
     c.service AS service,

@@ -157,7 +157,7 @@ pub fn caught_up(cluster: &Cluster) -> Result<()> {
             return false;
         };
         let lag = status["lag"].as_array();
-        lag.is_some_and(|lag| lag.len() == 3 && lag.iter().all(|one| one["messages"] == 0))
+        lag.is_some_and(|lag| lag.len() == 4 && lag.iter().all(|one| one["messages"] == 0))
     })
 }
 

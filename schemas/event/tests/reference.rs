@@ -98,10 +98,10 @@ proptest! {
         tuner in generate::tuner(),
         host in generate::host(),
     ) {
-        agrees::<CoverageRecord, mirror::CoverageRecord>(&coverage, &schema(codec::SCHEMA_ID_COVERAGE));
-        agrees::<PlanRecord, mirror::PlanRecord>(&plan, &schema(codec::SCHEMA_ID_PLAN));
-        agrees::<TunerRecord, mirror::TunerRecord>(&tuner, &schema(codec::SCHEMA_ID_TUNER));
-        agrees::<HostRecord, mirror::HostRecord>(&host, &schema(codec::SCHEMA_ID_HOST));
+        agrees::<CoverageRecord, mirror::Coverage>(&coverage, &schema(codec::SCHEMA_ID_COVERAGE));
+        agrees::<PlanRecord, mirror::Plan>(&plan, &schema(codec::SCHEMA_ID_PLAN));
+        agrees::<TunerRecord, mirror::Tuner>(&tuner, &schema(codec::SCHEMA_ID_TUNER));
+        agrees::<HostRecord, mirror::Host>(&host, &schema(codec::SCHEMA_ID_HOST));
     }
 }
 

@@ -460,17 +460,17 @@ impl From<&event::SamplesBatch> for SamplesBatch {
     }
 }
 
-/// Makes the mirror of a record whose fields go over one by one.
+/// Makes the mirror of a record whose fields go over one by one; it is called as the schema calls it, which their reader wants.
 macro_rules! mirror {
-    ($name:ident { $($field:ident: $kind:ty = $from:expr),* $(,)? }) => {
+    ($name:ident of $record:ident { $($field:ident: $kind:ty = $from:expr),* $(,)? }) => {
         /// The record of the schemas.
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         pub struct $name {
             $($field: $kind,)*
         }
 
-        impl From<&event::$name> for $name {
-            fn from(from: &event::$name) -> Self {
+        impl From<&event::$record> for $name {
+            fn from(from: &event::$record) -> Self {
                 $(let $field: $kind = $from(&from.$field);)*
                 Self { $($field,)* }
             }
@@ -486,7 +486,7 @@ fn long(value: &u64) -> i64 {
     *value as i64
 }
 
-mirror!(CoverageRecord {
+mirror!(Coverage of CoverageRecord {
     service: String = same,
     profiler: String = same,
     host: String = same,
@@ -511,7 +511,7 @@ mirror!(CoverageRecord {
     tu: f64 = same,
 });
 
-mirror!(PlanRecord {
+mirror!(Plan of PlanRecord {
     service: String = same,
     profiler: String = same,
     selector: String = same,
@@ -525,8 +525,8 @@ mirror!(PlanRecord {
     why: String = same,
 });
 
-mirror!(TunerRecord {
-    plan: PlanRecord = PlanRecord::from,
+mirror!(Tuner of TunerRecord {
+    plan: Plan = Plan::from,
     window_us: i64 = long,
     desired_per_hour: f64 = same,
     observed_per_hour: f64 = same,
@@ -538,7 +538,7 @@ mirror!(TunerRecord {
     state: String = same,
 });
 
-mirror!(HostRecord {
+mirror!(Host of HostRecord {
     host: String = same,
     time_us: i64 = long,
     agent: String = same,
