@@ -1,3 +1,5 @@
+//! What the stage makes of batches: contexts, tags and marks, within its bounds.
+
 use proptest::prelude::*;
 use strobe_event::synthetic::{self, Shape};
 use strobe_event::{Locations, RawBatch};

@@ -344,9 +344,9 @@ mod tests {
         let look = presence.look();
         let after = procfs::stat(busy.0.id()).unwrap().cpu_us;
         let used = look.used["presence-test"];
-        // Both are known to the tick of 10 ms.
+        // Both are known to the tick of 10 ms, and read one after the other.
         assert!(
-            used.cpu_us <= after && used.cpu_us + 30_000 >= after - before,
+            used.cpu_us <= after && used.cpu_us + 80_000 >= after - before,
             "{used:?} of {}",
             after - before
         );

@@ -287,7 +287,7 @@ mod tests {
             squared_weights: 4.0,
         };
         match Total::new(1_770.0, 1.0, &sums(&runs), seen) {
-            Total::Known { plus_minus, .. } => assert!((plus_minus - 2.0 * t_quantile(59)).abs() < 1e-12),
+            Total::Known { plus_minus, .. } => assert!((plus_minus - 2.0 * NORMAL_QUANTILE).abs() < 1e-12),
             other => panic!("{other}"),
         }
     }

@@ -81,7 +81,7 @@ mod tests {
                 Some("shop::work(int) [clone .constprop.0]"),
             ),
             ("malloc", None),
-            ("_Zdamaged", None),
+            ("_Z99damaged", None),
         ] {
             assert_eq!(demangle(raw.as_bytes()).as_deref(), expected, "{raw}");
         }

@@ -48,7 +48,8 @@ impl Parts {
                     parameters = at;
                     break;
                 }
-                b' ' if depth == 0 => (scope, name) = (at + 1, at + 1),
+                // What comes before is a type; its dots separate nothing here.
+                b' ' if depth == 0 => (scope, name, dot) = (at + 1, at + 1, None),
                 b':' if depth == 0 && bytes.get(at + 1) == Some(&b':') => {
                     // The arguments of a Rust function stand behind a separator of their own: `f::<T>`.
                     if bytes.get(at + 2) != Some(&b'<') || name == at {
