@@ -238,7 +238,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::Store`] where the store does not answer.
     pub async fn claim(&self, key: &BinaryKey, last: Option<u32>, owner: &str) -> Result<bool, StoreError> {
-        let object = key.object(&format!("claim.{}", last.map_or(0, |last| last + 1)));
+        // Whoever can upload can also lay a claim of the highest number: then there is none left, and none is ours.
+        let object = key.object(&format!(
+            "claim.{}",
+            last.map_or(0, |last| last.saturating_add(1))
+        ));
         let options = PutOptions {
             mode: PutMode::Create,
             ..PutOptions::default()
@@ -388,6 +392,16 @@ mod tests {
             holding
         );
         holding.state(now(), STALE)
+    }
+
+    /// Checks that a claim of the highest number, which anybody who can upload may lay, stops nothing but that binary.
+    #[tokio::test]
+    async fn a_claim_of_the_highest_number_ends_nobody() {
+        let store = Store::on(Arc::new(InMemory::new()));
+        put(&store, "executable").await;
+        put(&store, &format!("claim.{}", u32::MAX)).await;
+        assert_eq!(state(&store).await, State::Converting);
+        assert!(!store.claim(&key(), Some(u32::MAX), "me").await.unwrap());
     }
 
     /// Checks a binary's way from wanted to ready, in a folder and in a store that is none.

@@ -180,7 +180,7 @@ impl SymbolFile {
         if low > last {
             return Err(SymbolsError::Damaged { what: "pages" });
         }
-        let mut high = last + 1;
+        let mut high = last.saturating_add(1);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             let bytes = self.pages.at(blocks.offset + u64::from(middle) * 8, 4)?;

@@ -327,7 +327,7 @@ fn show(config: &Config, build_id: &str, output: Output) -> Result<(), CliError>
             "kind": known.key.kind_name(), "build_id": known.key.id.to_string(), "state": known.state.name(),
             "binary_bytes": known.holding.executable.map(|object| object.bytes),
             "debug_bytes": known.holding.debuginfo.map(|object| object.bytes),
-            "attempts": known.holding.claim.map_or(0, |(last, _)| last + 1),
+            "attempts": known.holding.claim.map_or(0, |(last, _)| u64::from(last) + 1),
             "failure": known.failure, "wanted": known.wanted,
             "symbol_file": file.map(|(facts, sizes)| facts_json(&facts, &sizes)),
         }));
