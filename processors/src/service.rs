@@ -228,7 +228,8 @@ fn class(error: &StepError) -> &'static str {
     }
 }
 
-fn now_us() -> u64 {
+/// Returns the time, microseconds since 1970.
+pub(crate) fn now_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_micros() as u64)

@@ -21,6 +21,7 @@ use strobe_sampling::spread::RunSums;
 
 use crate::config::TunerSettings;
 use crate::error::ProcessorError;
+use crate::service::now_us;
 use crate::telemetry::TunerTelemetry;
 use crate::tune::{Fate, REWIND_US, Reported, Target, Tune};
 use publish::Publisher;
@@ -296,10 +297,4 @@ fn reported(meta: Meta, record: CoverageRecord) -> Reported {
             },
         },
     }
-}
-
-fn now_us() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as u64)
 }

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use strobe_bpf::StackEnd;
 use strobe_event::DropReason;
 use strobe_telemetry::{Pulse, Reading};
 
+use crate::procfs::wall_us;
 use crate::unwinding::Counts;
 
 /// The status file's name, in the agent's state folder.
@@ -215,7 +215,7 @@ impl Status {
 
     /// Returns whether a message may be logged: once a second.
     pub(crate) fn may_complain(&self) -> bool {
-        let now = now_us() / 1_000_000;
+        let now = wall_us() / 1_000_000;
         self.complained_s.swap(now, Relaxed) != now
     }
 
@@ -238,7 +238,7 @@ impl Status {
             .collect();
         let unwinding = *self.unwinding.lock().unwrap_or_else(PoisonError::into_inner);
         json!({
-            "time_us": now_us(),
+            "time_us": wall_us(),
             "pid": std::process::id(),
             "kernel_time_ns": get(&self.kernel_time_ns),
             "taken": get(&self.taken),
@@ -363,12 +363,6 @@ impl Status {
         std::fs::write(&next, format!("{:#}\n", self.to_json(spool_bytes)))?;
         std::fs::rename(next, file)
     }
-}
-
-fn now_us() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as u64)
 }
 
 #[cfg(test)]

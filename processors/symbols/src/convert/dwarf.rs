@@ -108,7 +108,7 @@ impl<'d> Reader<'d> {
     /// # Errors
     /// [`Reason::OverLimit`] where it is more than may be.
     pub(crate) fn read(&mut self, draft: &mut Draft<'d>) -> Result<(), Reason> {
-        for header in std::mem::take(&mut self.headers.clone()) {
+        for header in self.headers.clone() {
             match self.unit(header, draft) {
                 Ok(()) => draft.facts.units += 1,
                 Err(Trouble::Reason(reason)) => return Err(reason),
