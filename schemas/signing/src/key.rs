@@ -1,10 +1,14 @@
 //! The key of a service that signs by itself.
 
-use std::{fs::File, io::Read, os::unix::fs::PermissionsExt, path::Path};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use ssh_key::{Algorithm, HashAlg, LineEnding, PrivateKey};
 
-use crate::{Namespace, PAYLOAD_BYTES_MAX, error::SigningError};
+use crate::error::SigningError;
+use crate::{Namespace, PAYLOAD_BYTES_MAX};
 
 /// Bytes of a key's file. An Ed25519 one has about 400.
 const KEY_BYTES_MAX: u64 = 16 << 10;

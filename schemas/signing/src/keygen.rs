@@ -1,12 +1,11 @@
 //! Signing with a person's key, by OpenSSH itself.
 
-use std::{
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use crate::{Namespace, PAYLOAD_BYTES_MAX, error::SigningError};
+use crate::error::SigningError;
+use crate::{Namespace, PAYLOAD_BYTES_MAX};
 
 /// Returns the armored signature that `ssh-keygen -Y sign` makes over these bytes. The key is a private key's file, or the `.pub` of one
 /// that `ssh-agent` holds; a passphrase is asked for on the terminal, as ssh does.

@@ -1,21 +1,17 @@
 //! The file of allowed signers: read, proved, asked.
 
-use std::{
-    fs::File,
-    io::Read,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    time::SystemTime,
-};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::Deserialize;
 use ssh_key::{Algorithm, HashAlg, LineEnding, PublicKey, SshSig, public::KeyData};
 
-use crate::{
-    Namespace, PAYLOAD_BYTES_MAX, SIGNATURE_BYTES_MAX,
-    error::{Refusal, SigningError},
-    grant::{Action, Grant},
-};
+use crate::error::{Refusal, SigningError};
+use crate::grant::{Action, Grant};
+use crate::{Namespace, PAYLOAD_BYTES_MAX, SIGNATURE_BYTES_MAX};
 
 /// Entries of one file. A company with a thousand teams has a few per team.
 pub const SIGNER_ENTRIES_MAX: usize = 10_000;

@@ -1,13 +1,14 @@
 //! Signatures against OpenSSH itself: what `ssh-keygen` signs counts here, what is signed here counts there, and nothing else does.
 
-use std::{
-    fs,
-    io::Write,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::{Duration, SystemTime},
-};
+// The lints make exceptions for test functions, not for what they share.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use strobe_signing::{
