@@ -25,6 +25,7 @@ PACKAGES=(
   gdb               # tests hold stacks against those that it finds
   kcat              # tests read the bus with what everybody has
   curl              # tests speak to the engine with what everybody has
+  openssh-client    # people sign requests with it
   linux-perf        # the peer in `make bench-agent`
 )
 

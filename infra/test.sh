@@ -29,14 +29,44 @@ step() {
   fi
 }
 
-# The whole workspace in one go: a part of it would be built with other features, that is, built again. Cargo runs one test
-# binary after the other, so real parts never share the cores with another binary's.
+# Journeys that kill parts and wait: sessions that time out, brokers and engines that start again. Each has a broker and an engine of
+# its own and seldom uses a core, so these binaries run beside one another; all others, which measure, run one at a time.
+WAITING=(loss loss_agent real)
+
+# Prints the names of all test targets of the workspace but those that wait.
+measuring() {
+  cargo metadata --no-deps --locked --format-version 1 | python3 -c '
+import json, sys
+names = {t["name"] for p in json.load(sys.stdin)["packages"] for t in p["targets"] if "test" in t["kind"]}
+missing = set(sys.argv[1:]) - names
+sys.exit(f"no such test target: {missing}") if missing else print(*sorted(names - set(sys.argv[1:])))' "${WAITING[@]}"
+}
+
+# cargo_test TARGET... - the whole workspace in one go: a part of it would be built with other features, that is, built again.
+cargo_test() { cargo test --release --locked --workspace --no-fail-fast "$@" -- --show-output; }
+
+# Prints what each of the waiting journeys printed, one after the other, when all have ended; fails if one did.
+waiting() {
+  local name code=0
+  local -A pids=()
+  for name in "${WAITING[@]}"; do
+    cargo_test --test "$name" >"$LOG_DIR/test-$name.log" 2>&1 &
+    pids[$name]=$!
+  done
+  for name in "${WAITING[@]}"; do
+    wait "${pids[$name]}" || code=$?
+    cat "$LOG_DIR/test-$name.log"
+  done
+  return "$code"
+}
+
 step "building" cargo build --release --locked --workspace --all-targets
 step "demo workloads" make -C infra/demo
 step "the engine's front" infra/clickhouse/test.sh
-step "units, properties, real parts, journeys" \
-  cargo test --release --locked --workspace --no-fail-fast -- --show-output
-
+read -ra names <<<"$(measuring)"
+((${#names[@]})) || failed_steps+=("the list of tests")
+step "units, properties, real parts, journeys" cargo_test --lib --bins "${names[@]/#/--test=}"
+step "journeys that wait" waiting
 step "packages" infra/deb/test.sh
 
 passed=0 failed=0
