@@ -163,3 +163,36 @@ impl ProcessorConfig {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that the process and its two children, each at its limit, stay within what each way to run it allows: else the
+    /// kernel ends whichever it likes, and no binary gets its reason.
+    #[test]
+    fn the_limits_of_the_children_fit_into_the_service() {
+        let config = ProcessorConfig::default();
+        let own = config.symbol_memo_bytes + config.symbol_file_bytes + config.tag_memory_bytes;
+        let all = config.symbol_memory_bytes + config.symbol_convert_memory_bytes + own as u64;
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../infra");
+        let read = |path: &str| std::fs::read_to_string(folder.join(path)).unwrap();
+        let after = |text: &str, marks: &[&str]| {
+            let behind = marks
+                .iter()
+                .fold(text, |text, mark| text.split_once(mark).unwrap().1);
+            let number: String = behind.trim().chars().take_while(char::is_ascii_digit).collect();
+            number.parse::<u64>().unwrap() << 30
+        };
+        let unit = after(&read("systemd/strobe-processor.service"), &["\nMemoryMax="]);
+        let compose = after(&read("compose.yaml"), &["\n  processor:\n", "mem_limit:"]);
+        let chart = after(
+            &read("helm/strobe/values.yaml"),
+            &["\nprocessor:\n", "limits: {memory:"],
+        );
+        for (what, limit) in [("unit", unit), ("compose", compose), ("chart", chart)] {
+            // Beside those: the program, the window of the bus, one batch.
+            assert!(all + (256 << 20) <= limit, "{what}: {all} of {limit} bytes");
+        }
+    }
+}

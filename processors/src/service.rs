@@ -48,7 +48,7 @@ pub fn run_with(
     let mut symbols = SymbolSettings::new(Binaries::of_folder(Store::in_folder(&settings.symbol_store)?))?;
     symbols.debug_folders.clone_from(&settings.debug_folders);
     symbols.limits = settings.limits.clone();
-    symbols.hints = keep::start(settings, &symbols.worker, shutdown)?;
+    symbols.hints = keep::start(settings, &symbols.worker, shutdown, &telemetry.keeping)?;
     let mut stage = Stage {
         names: Symbolizer::new(symbols)?,
         schemas: Schemas::follow(&bus, Arc::clone(&telemetry.schemas))?,

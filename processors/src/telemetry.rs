@@ -1,9 +1,11 @@
 //! Every metric of this crate beside those of `strobe_bus::telemetry::DriveTelemetry` and `strobe_symbols::Telemetry`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use strobe_bus::telemetry::{Counter, DriveTelemetry, Gauge};
 use strobe_event::Reason;
+use strobe_symbols::KeeperCounts;
 use strobe_telemetry::{Pulse, Reading};
 
 /// What the step counts.
@@ -37,6 +39,17 @@ pub struct SchemaTelemetry {
     pub refused: Counter,
 }
 
+/// What is counted of keeping the symbol store.
+#[derive(Debug, Default)]
+pub struct KeepingTelemetry {
+    /// The turns of its loop; one lasts as long as making one symbol file.
+    pub pulse: Arc<Pulse>,
+    /// Faults of its own that it has met. Healthy: 0. More: the log has the place.
+    pub faults: Arc<Counter>,
+    /// What the keeper counts, once it runs.
+    pub keeper: OnceLock<Arc<KeeperCounts>>,
+}
+
 /// What the processor counts altogether.
 #[derive(Debug, Default)]
 pub struct ProcessorTelemetry {
@@ -48,6 +61,8 @@ pub struct ProcessorTelemetry {
     pub names: Mutex<strobe_symbols::Telemetry>,
     /// Stack schemas, shared with the thread that follows them.
     pub schemas: Arc<SchemaTelemetry>,
+    /// The thread that keeps the symbol store.
+    pub keeping: KeepingTelemetry,
 }
 
 impl ProcessorTelemetry {
@@ -84,13 +99,40 @@ impl ProcessorTelemetry {
                 "strobe_processor_symbol_file_evictions_total",
                 names.file_evictions,
             ),
+            Reading::of("strobe_processor_symbol_files_renewed_total", names.files_renewed),
             Reading::of("strobe_processor_symbol_files_damaged_total", names.files_damaged),
+            Reading::of("strobe_processor_keeper_faults_total", self.keeping.faults.get()),
             Reading::of("strobe_processor_store_lookups_total", names.store_lookups),
             Reading::of("strobe_processor_store_misses_total", names.store_misses),
             Reading::of("strobe_processor_worker_deaths_total", names.worker_deaths),
             Reading::of("strobe_processor_worker_timeouts_total", names.worker_timeouts),
             Reading::of("strobe_processor_binaries_refused_total", names.binaries_refused),
         ]);
+        if let Some(keeper) = self.keeping.keeper.get() {
+            readings.extend([
+                Reading::of(
+                    "strobe_processor_symbol_files_made_total",
+                    keeper.made.load(Relaxed),
+                ),
+                Reading::of(
+                    "strobe_processor_symbol_files_failed_total",
+                    keeper.failed.load(Relaxed),
+                ),
+                Reading::of(
+                    "strobe_processor_symbol_files_repaired_total",
+                    keeper.repaired.load(Relaxed),
+                ),
+                Reading::of(
+                    "strobe_processor_symbol_files_waiting",
+                    keeper.waiting.load(Relaxed),
+                ),
+                Reading::of("strobe_processor_binaries_wanted", keeper.wanted.load(Relaxed)),
+                Reading::of(
+                    "strobe_processor_binaries_wanted_refused_total",
+                    keeper.wanted_refused.load(Relaxed),
+                ),
+            ]);
+        }
         readings.extend(Reason::ALL.map(|reason| {
             Reading::labelled(
                 "strobe_processor_frames_unknown_total",
@@ -133,7 +175,9 @@ mod tests {
     /// Checks that what is counted here is in the list of metrics: what is not would be left out without a word.
     #[test]
     fn every_reading_is_listed() {
-        for reading in ProcessorTelemetry::default().readings() {
+        let telemetry = ProcessorTelemetry::default();
+        telemetry.keeping.keeper.get_or_init(Arc::default);
+        for reading in telemetry.readings() {
             assert!(
                 METRICS.iter().any(|metric| metric.name == reading.name),
                 "{}",

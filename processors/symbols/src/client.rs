@@ -1,6 +1,8 @@
 //! Names for frames: what the memo knows; for the rest the binary's symbol file, and where there is none yet, one request
 //! to the worker.
 
+mod known;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use crate::output::Output;
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 use crate::wire::{self, ADDRESSES_MAX, Answer, Hello};
+use known::BinaryState;
 
 /// Binaries known by name at most: a fleet runs some thousands of versions at a time. Past it all but the refused
 /// ones are forgotten, and met anew.
@@ -49,25 +52,6 @@ pub enum Resolved {
     Symbols(Arc<[Location]>),
     /// Why there are none.
     Unknown(Reason),
-}
-
-/// What is known of a binary as a whole.
-#[derive(Debug)]
-struct BinaryState {
-    key: BinaryKey,
-    strikes: u8,
-    verdict: Option<Verdict>,
-    /// There is no symbol file, or none that is any good, until then.
-    no_file_until: Option<Instant>,
-    /// That it is missing was said.
-    said: bool,
-}
-
-/// The same reason for every address of a binary, for a time or for good.
-#[derive(Debug, Clone, Copy)]
-struct Verdict {
-    reason: Reason,
-    until: Option<Instant>,
 }
 
 /// Where the frames of one of a batch's binaries are looked up.
@@ -147,7 +131,7 @@ impl Symbolizer {
         addresses: &[u64],
     ) -> Result<Vec<Resolved>, SymbolsError> {
         self.begin();
-        let Target::Memo(binary) = self.target(kind, id) else {
+        let Target::Memo(binary) = self.target(kind, id, Instant::now())? else {
             return Ok(vec![Resolved::Unknown(Reason::KernelHidden); addresses.len()]);
         };
         let mut missing: Vec<u64> = addresses
@@ -186,11 +170,12 @@ impl Symbolizer {
     /// the same call can be made again, and finds in the memo what was answered before.
     pub fn locate(&mut self, batch: &RawBatch) -> Result<Locations, SymbolsError> {
         self.begin();
-        let targets: Vec<Target> = batch
+        let now = Instant::now();
+        let targets = batch
             .binaries
             .iter()
-            .map(|binary| self.target(binary.kind, &binary.id))
-            .collect();
+            .map(|binary| self.target(binary.kind, &binary.id, now));
+        let targets: Vec<Target> = targets.collect::<Result<_, _>>()?;
         let frames = &batch.frames;
         let target_of = |at: usize| {
             let binary = frames
@@ -295,30 +280,6 @@ impl Symbolizer {
         number
     }
 
-    /// Returns where addresses of a binary are looked up.
-    fn target(&mut self, kind: BinaryKind, id: &BuildId) -> Target {
-        if matches!(kind, BinaryKind::Kernel | BinaryKind::KernelModule) {
-            return Target::Host;
-        }
-        if let Some(&number) = self.numbers.get(&kind).and_then(|numbers| numbers.get(id)) {
-            // A verdict is looked at once per batch and binary, not per frame.
-            if let Some(state) = self.binaries.get_mut(number as usize) {
-                state.verdict = state
-                    .verdict
-                    .filter(|verdict| verdict.until.is_none_or(|until| Instant::now() < until));
-            }
-            return Target::Memo(number);
-        }
-        let key = BinaryKey { kind, id: id.clone() };
-        Target::Memo(self.add(BinaryState {
-            key,
-            strikes: 0,
-            verdict: None,
-            no_file_until: None,
-            said: false,
-        }))
-    }
-
     /// Returns what is known without asking anybody.
     #[inline]
     fn peek(&mut self, binary: u32, address: u64) -> Option<Entry> {
@@ -348,13 +309,6 @@ impl Symbolizer {
         }
     }
 
-    /// Sets a verdict on a binary.
-    fn judge(&mut self, binary: u32, reason: Reason, until: Option<Instant>) {
-        if let Some(state) = self.binaries.get_mut(binary as usize) {
-            state.verdict = Some(Verdict { reason, until });
-        }
-    }
-
     /// Asks the worker for addresses of one binary, until each has an answer or the binary has a verdict.
     fn fill(&mut self, binary: u32, addresses: &mut Vec<u64>) -> Result<(), SymbolsError> {
         if addresses.is_empty() {
@@ -372,7 +326,19 @@ impl Symbolizer {
         self.telemetry.store_lookups += 1;
         let path = match self.settings.binaries.find(&key)? {
             Found::At(path) => {
-                self.hint(Hint::Convert(key));
+                let hint = match self.binaries.get_mut(binary as usize) {
+                    Some(state) => {
+                        state.asked = true;
+                        // The keeper looks itself whether it is so.
+                        if state.damaged {
+                            Hint::Damaged(key)
+                        } else {
+                            Hint::Convert(key)
+                        }
+                    }
+                    None => Hint::Convert(key),
+                };
+                self.hint(hint);
                 path
             }
             Found::Missing => {
@@ -407,17 +373,15 @@ impl Symbolizer {
         key: &BinaryKey,
         addresses: &[u64],
     ) -> Result<bool, SymbolsError> {
-        let Some(state) = self.binaries.get_mut(binary as usize) else {
+        let Some(state) = self.binaries.get(binary as usize) else {
             return Ok(false);
         };
-        let now = Instant::now();
         if !self.library.has(binary) {
-            if state.no_file_until.is_some_and(|until| now < until) {
+            // One that was open, and was closed in favour of others.
+            if state.damaged || state.file.is_none() {
                 return Ok(false);
             }
-            let object = key.symbols(VERSION);
-            let Found::At(path) = self.settings.binaries.object(&object)? else {
-                state.no_file_until = Some(now + self.settings.limits.missing_time);
+            let Found::At(path) = self.settings.binaries.object(&key.symbols(VERSION))? else {
                 return Ok(false);
             };
             match self.library.open(binary, &path) {
@@ -430,58 +394,16 @@ impl Symbolizer {
             }
         }
         self.telemetry.file_lookups += addresses.len() as u64;
-        match self.library.fill(binary, addresses, &mut self.memo) {
+        let filled = self.library.fill(binary, addresses, &mut self.memo);
+        // Within a batch too: one of a hundred binaries must not hold a hundred times the budget.
+        self.library.trim();
+        match filled {
             Ok(found) => Ok(found),
             Err(SymbolsError::Damaged { what }) => {
                 self.damaged(binary, what);
                 Ok(false)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// Leaves a symbol file alone for a time. What is asked of it is asked of the worker instead.
-    fn damaged(&mut self, binary: u32, what: &'static str) {
-        self.library.close(binary);
-        self.telemetry.files_damaged += 1;
-        if let Some(state) = self.binaries.get_mut(binary as usize) {
-            state.no_file_until = Some(Instant::now() + VERDICT_TIME);
-            tracing::warn!(build_id = %state.key.id, what, "a symbol file is damaged and not used");
-        }
-    }
-
-    /// Says something to whoever keeps the store, who may be too busy to hear it: it is said again, or found by a scan.
-    fn hint(&self, hint: Hint) {
-        if let Some(hints) = &self.settings.hints {
-            let _ = hints.try_send(hint);
-        }
-    }
-
-    /// Says which binaries of a batch are missing, each once.
-    fn say_missing(&mut self, batch: &RawBatch, targets: &[Target]) {
-        if self.settings.hints.is_none() {
-            return;
-        }
-        for (binary, target) in batch.binaries.iter().zip(targets) {
-            let Target::Memo(number) = target else { continue };
-            let Some(state) = self.binaries.get_mut(*number as usize) else {
-                continue;
-            };
-            let missing = state
-                .verdict
-                .is_some_and(|verdict| verdict.reason == Reason::MissingBinary);
-            if missing && !std::mem::replace(&mut state.said, true) {
-                let hint = Hint::Missing {
-                    key: state.key.clone(),
-                    path: batch
-                        .strings
-                        .get(binary.path as usize)
-                        .cloned()
-                        .unwrap_or_default(),
-                    host: batch.run.host.clone(),
-                };
-                self.hint(hint);
-            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! The parent's side of a conversion: one worker for one binary, and its file proved before anybody sees it.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::{File, Permissions};
+use std::io::{Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -83,21 +84,46 @@ pub struct Converter {
 }
 
 impl Converter {
-    /// Makes the symbol file of a binary at `place`, which is written whole or not at all.
+    /// Makes the symbol file of a binary at `place`, which is written whole or stays what it was.
     ///
     /// # Errors
     /// [`SymbolsError`] where no worker can be started or the file cannot be written: nothing that the binary is to
     /// blame for.
     pub fn convert(&self, sources: ConvertSources<'_>, place: &Path) -> Result<Conversion, SymbolsError> {
-        let made = self.write(sources, place);
-        if !matches!(made, Ok(Conversion::Made { .. })) {
-            // What is left of it is of no use; that it may not be there is no trouble.
-            let _ = fs::remove_file(place);
+        let folder = place
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let mut file = tempfile::Builder::new()
+            .prefix(".symbols-")
+            // As any file that is made for a person: what the mask leaves of it.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)?;
+        let made = self.write(sources, file.as_file_mut())?;
+        if let Conversion::Made { .. } = made {
+            file.persist(place)
+                .map_err(|refused| SymbolsError::from(refused.error))?;
         }
-        made
+        Ok(made)
     }
 
-    fn write(&self, sources: ConvertSources<'_>, place: &Path) -> Result<Conversion, SymbolsError> {
+    /// Makes the symbol file of a binary in a file without a name, which is gone when it is closed; returns it from its
+    /// start on.
+    ///
+    /// # Errors
+    /// As [`Converter::convert`].
+    pub(crate) fn convert_unnamed(
+        &self,
+        sources: ConvertSources<'_>,
+        folder: &Path,
+    ) -> Result<(Conversion, File), SymbolsError> {
+        let mut file = tempfile::tempfile_in(folder)?;
+        let made = self.write(sources, &mut file)?;
+        file.rewind()?;
+        Ok((made, file))
+    }
+
+    fn write(&self, sources: ConvertSources<'_>, file: &mut File) -> Result<Conversion, SymbolsError> {
         let failed = |reason, detail: &str| {
             Ok(Conversion::Failed {
                 reason,
@@ -115,7 +141,6 @@ impl Converter {
         let mut worker = Worker::start(&self.worker, &hello)?;
         let deadline = Instant::now() + limits.time;
         let request = wire::encode_convert([sources.binary, sources.debug, sources.package]);
-        let mut file = File::create(place)?;
         let mut bytes = 0_u64;
         let mut sent = worker.send(&request, deadline);
         loop {
@@ -154,7 +179,7 @@ impl Converter {
         }
         drop(worker);
         // The worker has parsed what nobody trusts, so its file is looked over before it is used.
-        let proved = SymbolFile::open(Box::new(File::open(place)?), bytes, LOOK_BYTES)
+        let proved = SymbolFile::open(Box::new(file.try_clone()?), bytes, LOOK_BYTES)
             .and_then(|file| file.verify().map(|()| (file.facts(), file.sizes())));
         match proved {
             Ok((facts, sizes)) => Ok(Conversion::Made { facts, sizes }),
@@ -165,3 +190,7 @@ impl Converter {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "converter/mutants.rs"]
+mod mutants;

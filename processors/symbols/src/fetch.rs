@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::SystemTime;
@@ -20,6 +21,26 @@ pub enum Found {
     Missing,
     /// In the store, and bigger than may be fetched.
     TooBig,
+}
+
+/// What tells a file from another one that takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    inode: u64,
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    /// Returns the stamp of a file; nothing where there is none.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok()?;
+        Some(Self {
+            inode: meta.ino(),
+            bytes: meta.len(),
+            modified: meta.modified().ok(),
+        })
+    }
 }
 
 /// The binaries of a store, as files.

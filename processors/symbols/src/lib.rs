@@ -33,7 +33,7 @@ pub use client::{Location, Resolved, Symbolizer};
 pub use converter::{Conversion, ConvertLimits, ConvertSources, Converter};
 pub use error::SymbolsError;
 pub use fetch::{Binaries, Found};
-pub use keeper::{Hint, Keeper, Outcome};
+pub use keeper::{Hint, Keeper, KeeperCounts, Outcome};
 pub use settings::{Limits, Settings};
 pub use telemetry::Telemetry;
 pub use worker::worker_main;

@@ -39,7 +39,7 @@ pub(crate) struct Library {
 
 impl Library {
     /// Returns a library of no files, which will keep at most `bytes_max` of them in memory, and half as much again while
-    /// a batch is named.
+    /// addresses of one binary are named.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             opened: FxHashMap::default(),

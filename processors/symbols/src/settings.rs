@@ -32,6 +32,9 @@ pub struct Limits {
     pub file_bytes: usize,
     /// Time until a binary that was not in the store is looked for again. The default is 10 s: uploads take as long.
     pub missing_time: Duration,
+    /// Time between two looks at whether a symbol file that is in use has given way to a better one. The default is a minute:
+    /// debug information that arrives late is hours late.
+    pub renew_time: Duration,
 }
 
 impl Default for Limits {
@@ -44,6 +47,7 @@ impl Default for Limits {
             memo_bytes: 256 << 20,
             file_bytes: 64 << 20,
             missing_time: Duration::from_secs(10),
+            renew_time: Duration::from_secs(60),
         }
     }
 }

@@ -18,10 +18,13 @@ pub struct Telemetry {
     pub file_lookups: u64,
     /// Symbol files open. Healthy: as many as binaries run, up to the limit of 256.
     pub files_open: u64,
-    /// Bytes of symbol files in memory. Healthy: at most the limit, plus half of it while a batch is named.
+    /// Bytes of symbol files in memory. Healthy: at most the limit, plus half of it while one binary is named.
     pub file_bytes: u64,
     /// Times that bytes of a symbol file were let go of to keep the limit. Healthy: a few a minute.
     pub file_evictions: u64,
+    /// Times that a better symbol file took the place of what answered before. Healthy: one for each new binary, since the
+    /// worker answers until its file is made.
+    pub files_renewed: u64,
     /// Symbol files that did not hold together. Healthy: 0.
     pub files_damaged: u64,
     /// Requests to the worker. Healthy: far fewer than addresses.

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use object::{Object, ObjectSection, ObjectSymbol};
 use strobe_event::{BinaryKind, BuildId, Reason};
 use strobe_store::{BinaryKey, State, Store};
 use strobe_symbols::file::VERSION;
@@ -150,16 +151,7 @@ fn keepers_of_one_store_make_a_file_once() {
         keeper(&bench, "later").attempt(&key(&id)).unwrap(),
         Outcome::AlreadyThere
     );
-    let claims = fs::read_dir(symbols_of(&bench, &id).parent().unwrap()).unwrap();
-    let claims = claims.filter(|entry| {
-        entry
-            .as_ref()
-            .unwrap()
-            .file_name()
-            .to_string_lossy()
-            .starts_with("claim")
-    });
-    assert_eq!(claims.count(), 1);
+    assert_eq!(claims_of(&bench, &id).len(), 1);
 }
 
 /// Checks that a scan finds what nobody has asked for, and that a binary of which nothing can be made is recorded with
@@ -306,6 +298,228 @@ fn a_missing_binary_is_recorded_as_wanted() {
         holding.state(strobe_store::index::now(), Duration::from_secs(60)),
         State::Wanted
     );
+}
+
+fn quick() -> Limits {
+    Limits {
+        missing_time: Duration::ZERO,
+        renew_time: Duration::ZERO,
+        ..Limits::default()
+    }
+}
+
+fn lines(names: &[Resolved]) -> usize {
+    let known =
+        |name: &&Resolved| matches!(name, Resolved::Symbols(levels) if levels.iter().any(|at| at.line != 0));
+    names.iter().filter(known).count()
+}
+
+/// Checks that debug information which arrives after a symbol file was made of the bare binary makes a better one, and that
+/// names which were given before are given anew.
+#[test]
+fn late_debug_information_makes_a_better_file() {
+    let mut bench = Bench::new();
+    if !have("g++") || !have("nm") || !have("objcopy") {
+        return;
+    }
+    let whole = bench.compile("g++", PROGRAM, &["-g", "-O2"], "shop");
+    let addresses: Vec<u64> = [CHECKOUT, REFUND]
+        .into_iter()
+        .flat_map(|name| {
+            let (start, length) = function(&whole, name);
+            start..start + length
+        })
+        .collect();
+    let (bare, debug) = (bench.path("bare"), bench.path("debug"));
+    run("objcopy", &["--strip-debug", path_text(&whole), path_text(&bare)]);
+    run(
+        "objcopy",
+        &["--only-keep-debug", path_text(&whole), path_text(&debug)],
+    );
+    let id = bench.store_file(&bare);
+    let mut symbolizer = bench.symbolizer(quick());
+    // Three answers of one symbolizer: by the worker, by the first file, by the better one.
+    assert_eq!(lines(&names(&mut symbolizer, &id, &addresses)), 0);
+    assert!(matches!(
+        keeper(&bench, "first").attempt(&key(&id)).unwrap(),
+        Outcome::Made { facts, .. } if !facts.debug_info
+    ));
+    assert_eq!(lines(&names(&mut symbolizer, &id, &addresses)), 0);
+    fs::copy(&debug, bench.path("store").join(key(&id).debuginfo())).unwrap();
+    let mut later = keeper(&bench, "later");
+    assert!(matches!(
+        later.attempt(&key(&id)).unwrap(),
+        Outcome::Made { facts, .. } if facts.debug_info
+    ));
+    assert_eq!(later.attempt(&key(&id)).unwrap(), Outcome::AlreadyThere);
+    let found = names(&mut symbolizer, &id, &addresses);
+    assert_eq!(lines(&found), addresses.len());
+    assert_eq!(symbolizer.telemetry().files_renewed, 2);
+    let mut of_whole = Bench::new();
+    let id = of_whole.store_file(&whole);
+    assert_eq!(
+        found,
+        names(&mut of_whole.symbolizer(Limits::default()), &id, &addresses)
+    );
+}
+
+/// Checks that a side file which makes the answer worse, damaged debug information that comes late, does not replace a good
+/// symbol file, and is not tried again and again.
+#[test]
+fn what_is_worse_does_not_replace_what_is_good() {
+    let mut bench = Bench::new();
+    let Some((id, addresses)) = shop(&mut bench) else {
+        return;
+    };
+    keeper(&bench, "first").attempt(&key(&id)).unwrap();
+    let good = fs::read(symbols_of(&bench, &id)).unwrap();
+    let expected = names(&mut bench.symbolizer(Limits::default()), &id, &addresses);
+    // Debug information whose first unit cannot be read, so that nothing of it can.
+    let mut bytes = fs::read(bench.path("shop")).unwrap();
+    let info = {
+        let elf = object::File::parse(bytes.as_slice()).unwrap();
+        elf.section_by_name(".debug_info")
+            .unwrap()
+            .file_range()
+            .unwrap()
+            .0
+    };
+    bytes[info as usize + 4] = 99;
+    fs::write(bench.path("store").join(key(&id).debuginfo()), bytes).unwrap();
+    let mut later = keeper(&bench, "later");
+    assert_eq!(later.attempt(&key(&id)).unwrap(), Outcome::AlreadyThere);
+    assert_eq!(fs::read(symbols_of(&bench, &id)).unwrap(), good);
+    let found = names(&mut bench.symbolizer(Limits::default()), &id, &addresses);
+    assert_eq!(found, expected);
+    let claims = |bench: &Bench| claims_of(bench, &id);
+    let before = claims(&bench);
+    assert_eq!(
+        keeper(&bench, "third").attempt(&key(&id)).unwrap(),
+        Outcome::AlreadyThere
+    );
+    assert_eq!(claims(&bench), before, "it was tried again");
+}
+
+fn claims_of(bench: &Bench, id: &BuildId) -> Vec<String> {
+    let names = fs::read_dir(symbols_of(bench, id).parent().unwrap()).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("claim")).collect()
+}
+
+/// Checks that a binary which has ended the worker twice is named all the same once its symbol file is there: the keeper's
+/// limits are wider than those of the worker that answers meanwhile.
+#[test]
+fn a_refused_binary_is_named_by_its_later_file() {
+    let mut bench = Bench::new();
+    let own = std::env::current_exe().unwrap();
+    let id = bench.store_file(&own);
+    let mut symbolizer = bench.symbolizer(Limits {
+        memory_bytes: 3 << 20,
+        ..quick()
+    });
+    let addresses: Vec<u64> = {
+        let bytes = fs::read(&own).unwrap();
+        let elf = object::File::parse(bytes.as_slice()).unwrap();
+        let functions = elf
+            .symbols()
+            .filter(|symbol| symbol.kind() == object::SymbolKind::Text);
+        functions
+            .filter(|symbol| symbol.size() > 0)
+            .map(|symbol| symbol.address())
+            .step_by(9)
+            .collect()
+    };
+    let refused = names(&mut symbolizer, &id, &addresses);
+    assert_eq!(refused[0], Resolved::Unknown(Reason::BinaryRefused));
+    assert!(matches!(
+        keeper(&bench, "keeper").attempt(&key(&id)).unwrap(),
+        Outcome::Made { .. }
+    ));
+    let found = names(&mut symbolizer, &id, &addresses);
+    let named = found
+        .iter()
+        .filter(|name| matches!(name, Resolved::Symbols(_)))
+        .count();
+    assert_eq!(named, addresses.len());
+}
+
+/// Checks that a damaged symbol file which a symbolizer has met is made anew, and then used by the same symbolizer.
+#[test]
+fn a_damaged_symbol_file_is_made_anew() {
+    let mut bench = Bench::new();
+    let Some((id, addresses)) = shop(&mut bench) else {
+        return;
+    };
+    let mut first = keeper(&bench, "keeper");
+    first.attempt(&key(&id)).unwrap();
+    let good = fs::read(symbols_of(&bench, &id)).unwrap();
+    let (hints, hinted) = std::sync::mpsc::sync_channel(8);
+    let mut settings = bench.settings(quick());
+    settings.hints = Some(hints);
+    let mut symbolizer = Symbolizer::new(settings).unwrap();
+    fs::write(symbols_of(&bench, &id), &good[..good.len() / 2]).unwrap();
+    names(&mut symbolizer, &id, &addresses[..10]);
+    let hint = hinted.try_recv().unwrap();
+    assert_eq!(hint, Hint::Damaged(key(&id)));
+    let (again, heard) = std::sync::mpsc::sync_channel(8);
+    // Whoever calls a whole file damaged is not believed.
+    again.send(hint).unwrap();
+    again.send(Hint::Damaged(key(&id))).unwrap();
+    drop(again);
+    first.run(&heard, || false);
+    assert_eq!(fs::read(symbols_of(&bench, &id)).unwrap(), good);
+    let counts = first.counts();
+    assert_eq!(counts.repaired.load(std::sync::atomic::Ordering::Relaxed), 1);
+    names(&mut symbolizer, &id, &addresses);
+    assert_eq!(symbolizer.telemetry().file_lookups, addresses.len() as u64);
+}
+
+/// Checks that an attempt which fails for a reason that the binary is not to blame for leaves no claim: the next keeper need
+/// not wait until it is taken for dead.
+#[test]
+fn a_keeper_without_a_worker_leaves_no_claim() {
+    let mut bench = Bench::new();
+    let Some((id, _)) = shop(&mut bench) else { return };
+    let store = Store::in_folder(bench.path("store")).unwrap();
+    let converter = Converter {
+        worker: vec!["/nonexistent/worker".into()],
+        debug_folders: Vec::new(),
+        limits: ConvertLimits::default(),
+    };
+    let mut broken = Keeper::new(
+        Binaries::of_folder(store),
+        converter,
+        bench.path("broken"),
+        "broken".to_owned(),
+    )
+    .unwrap();
+    assert!(broken.attempt(&key(&id)).is_err());
+    assert_eq!(claims_of(&bench, &id), Vec::<String>::new());
+    assert!(matches!(
+        keeper(&bench, "keeper").attempt(&key(&id)).unwrap(),
+        Outcome::Made { .. }
+    ));
+}
+
+/// Checks that a crowd of hints does not keep a binary waiting that a scan alone finds.
+#[test]
+fn hints_do_not_starve_the_scan() {
+    let mut bench = Bench::new();
+    let Some((id, _)) = shop(&mut bench) else { return };
+    let (hints, hinted) = std::sync::mpsc::sync_channel(300);
+    for number in 0..300_u16 {
+        let unknown = BuildId::new(&[&[7; 8][..], &number.to_be_bytes()].concat()).unwrap();
+        hints.send(Hint::Convert(key(&unknown))).unwrap();
+    }
+    let mut keeper = keeper(&bench, "keeper");
+    let turns = std::cell::Cell::new(0);
+    // Ten turns: the hints alone would take three hundred.
+    keeper.run(&hinted, || {
+        turns.set(turns.get() + 1);
+        turns.get() > 10
+    });
+    assert!(symbols_of(&bench, &id).is_file());
+    drop(hints);
 }
 
 /// Checks that many files within a small budget answer right, and that the budget holds between batches.

@@ -12,7 +12,7 @@
 //! | `wanted.json` | processors | frames of it were seen, and nothing to name them by was there |
 
 use futures::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload, path};
+use object_store::{ObjectMeta, ObjectStoreExt, PutMode, PutOptions, path};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,6 +20,9 @@ use strobe_event::{BinaryKind, BuildId};
 
 use crate::error::StoreError;
 use crate::store::{BinaryKey, Store};
+
+/// Longest record that is read: some short texts and numbers. Whoever can upload can also lay a longer one there.
+const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// Why no symbol file could be made of a binary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +55,8 @@ pub struct Wanted {
 pub struct Object {
     /// Its length.
     pub bytes: u64,
-    /// When it was written, in unix seconds.
-    pub modified: u64,
+    /// When it was written, in unix milliseconds, as finely as the store says it.
+    pub modified_ms: u64,
 }
 
 /// What the store has of one binary.
@@ -67,7 +70,7 @@ pub struct Holding {
     pub package: Option<Object>,
     /// Its symbol file, of the version that was asked for.
     pub symbols: Option<Object>,
-    /// The last attempt's number, and when it began.
+    /// The last attempt's number, and when it began, in unix milliseconds.
     pub claim: Option<(u32, u64)>,
     /// An attempt failed.
     pub failed: Option<Object>,
@@ -106,12 +109,12 @@ impl State {
 impl Holding {
     /// Returns how far the binary is. An attempt that began longer ago than `stale` is taken for dead.
     pub fn state(&self, now: u64, stale: Duration) -> State {
-        let since = |at: u64| Duration::from_secs(now.saturating_sub(at));
+        let since = |at_ms: u64| Duration::from_millis((now * 1_000).saturating_sub(at_ms));
         if self.symbols.is_some() {
             return State::Ready;
         }
         // The record of a failure is written when its attempt ends, so a later claim is a new attempt.
-        let ended = self.failed.map_or(0, |failed| failed.modified);
+        let ended = self.failed.map_or(0, |failed| failed.modified_ms);
         match self.claim {
             Some((_, began)) if began > ended && since(began) < stale => return State::Converting,
             _ => {}
@@ -124,11 +127,24 @@ impl Holding {
         }
     }
 
+    /// Returns whether a better symbol file may be made than the one that is there: of a source that came after the last
+    /// attempt began, or because the last attempt to do so failed.
+    pub fn is_outdated(&self) -> bool {
+        let Some(symbols) = self.symbols else { return false };
+        let sources = [self.executable, self.debuginfo, self.package];
+        let newest = sources.iter().flatten().map(|source| source.modified_ms).max();
+        let read = self.claim.map_or(symbols.modified_ms, |(_, began)| began);
+        newest.is_some_and(|newest| newest >= read)
+            || self
+                .failed
+                .is_some_and(|failed| failed.modified_ms > symbols.modified_ms)
+    }
+
     fn add(&mut self, name: &str, meta: &ObjectMeta, version: u32) {
-        let modified = u64::try_from(meta.last_modified.timestamp()).unwrap_or(0);
+        let modified_ms = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
         let object = Some(Object {
             bytes: meta.size,
-            modified,
+            modified_ms,
         });
         match name {
             "executable" => self.executable = object,
@@ -141,7 +157,7 @@ impl Holding {
                 let claim = name.strip_prefix("claim.").and_then(|number| number.parse().ok());
                 if let Some(number) = claim.filter(|&number| self.claim.is_none_or(|(last, _)| number > last))
                 {
-                    self.claim = Some((number, modified));
+                    self.claim = Some((number, modified_ms));
                 }
             }
         }
@@ -230,39 +246,6 @@ impl Store {
         Ok(holdings)
     }
 
-    /// Claims the next attempt at a binary, where `last` was the last one's number; returns whether it is ours.
-    ///
-    /// Of several that claim the same attempt at once, the store lets one alone create the object. Nothing is ever
-    /// deleted to take an attempt over, so nobody can take away what another one has just taken.
-    ///
-    /// # Errors
-    /// [`StoreError::Store`] where the store does not answer.
-    pub async fn claim(&self, key: &BinaryKey, last: Option<u32>, owner: &str) -> Result<bool, StoreError> {
-        // Whoever can upload can also lay a claim of the highest number: then there is none left, and none is ours.
-        let object = key.object(&format!(
-            "claim.{}",
-            last.map_or(0, |last| last.saturating_add(1))
-        ));
-        let options = PutOptions {
-            mode: PutMode::Create,
-            ..PutOptions::default()
-        };
-        let payload = PutPayload::from(owner.as_bytes().to_vec());
-        let put = self
-            .objects()
-            .put_opts(&path::Path::from(object.as_str()), payload, options)
-            .await;
-        match put {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
-            Err(source) => Err(StoreError::Store {
-                what: "claiming",
-                object,
-                source,
-            }),
-        }
-    }
-
     /// Returns why the last attempt at a binary failed, if it did.
     ///
     /// # Errors
@@ -317,6 +300,9 @@ impl Store {
             Err(source) => return Err(failed(source)),
         };
         // A record that somebody else's version wrote, or a hand, is as good as none: the next attempt writes it anew.
+        if got.meta.size > RECORD_BYTES_MAX {
+            return Ok(None);
+        }
         Ok(serde_json::from_slice(&got.bytes().await.map_err(failed)?).ok())
     }
 
@@ -346,7 +332,7 @@ impl Store {
     }
 }
 
-fn listing(folder: &str) -> impl Fn(object_store::Error) -> StoreError {
+pub(crate) fn listing(folder: &str) -> impl Fn(object_store::Error) -> StoreError {
     let object = if folder.is_empty() {
         "all of it".to_owned()
     } else {

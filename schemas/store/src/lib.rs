@@ -3,6 +3,7 @@
 //! Producers and processors never see one another; this is where they meet over binaries, as they meet over batches on the
 //! bus. An object of the store is whole or absent, and is not rewritten.
 
+mod claims;
 pub mod error;
 pub mod index;
 pub mod store;

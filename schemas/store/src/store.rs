@@ -197,6 +197,24 @@ impl Store {
         if self.has(object).await? {
             return Ok(Put::AlreadyThere);
         }
+        self.write_object(object, file, expected).await
+    }
+
+    /// Puts an object into the store in the place of the one that is there, if any: at every moment one of the two is
+    /// there, whole. For what is made of binaries; what was uploaded is never rewritten.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub async fn replace_object(&self, object: &str, file: File) -> Result<Put, StoreError> {
+        self.write_object(object, file, None).await
+    }
+
+    async fn write_object(
+        &self,
+        object: &str,
+        file: File,
+        expected: Option<ContentHash>,
+    ) -> Result<Put, StoreError> {
         self.clear_leftovers(object);
         let object = object.to_owned();
         let failed = |what| {

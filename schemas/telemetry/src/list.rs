@@ -51,7 +51,7 @@ const fn gauge(name: &'static str, label: &'static str, help: &'static str, heal
 
 /// Every metric, by process and then in the order of a sample's path.
 #[rustfmt::skip]
-pub const METRICS: [Metric; 70] = [
+pub const METRICS: [Metric; 78] = [
     gauge("strobe_build_info", "version", "1, for the version that runs", "one version per role, but during a roll-out"),
     gauge("strobe_heartbeat_age_seconds", "part", "Time since a part of the process last moved", "under 1; above 30 the watchdog restarts the process"),
 
@@ -106,6 +106,14 @@ pub const METRICS: [Metric; 70] = [
     gauge("strobe_processor_symbol_files_open", "", "Symbol files open", "as many as binaries run, up to 256"),
     gauge("strobe_processor_symbol_file_bytes", "", "Bytes of symbol files in memory", "at most the limit, and half of it more within a batch"),
     counter("strobe_processor_symbol_file_evictions_total", "", "Times that bytes of a symbol file were let go of", "a few a minute; more: give `symbol_file_bytes` more"),
+    counter("strobe_processor_symbol_files_renewed_total", "", "Times that a better symbol file took the place of what answered before", "one for each new binary"),
+    counter("strobe_processor_symbol_files_made_total", "", "Symbol files made by this process", "one for each new binary, in the whole fleet"),
+    counter("strobe_processor_symbol_files_failed_total", "", "Attempts that gave no symbol file", "few; `strobe symbols list --state failed` names them"),
+    counter("strobe_processor_symbol_files_repaired_total", "", "Damaged symbol files made anew", "0; more: look at the store's disk"),
+    gauge("strobe_processor_symbol_files_waiting", "", "Binaries that wait for their symbol file", "0 but after many came at once"),
+    gauge("strobe_processor_binaries_wanted", "", "Binaries that are wanted and not in the symbol store", "few; `strobe symbols wanted` names them"),
+    counter("strobe_processor_binaries_wanted_refused_total", "", "Wanted binaries beyond the most that are recorded", "0; more: somebody invents build ids"),
+    counter("strobe_processor_keeper_faults_total", "", "Faults of the thread that keeps the symbol store", "0; more: the log has the place"),
     counter("strobe_processor_symbol_files_damaged_total", "", "Symbol files that did not hold together", "0"),
     counter("strobe_processor_store_lookups_total", "", "Times that a binary was looked for in the symbol store", "a few for each new binary"),
     counter("strobe_processor_store_misses_total", "", "Looks that found nothing", "only while new binaries are on their way"),

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use strobe_event::Reason;
 
 use super::elf::{Code, Symbols};
+use super::flatten::{Interval, flatten};
 use super::names::{Interner, demangle};
 use crate::file::Facts;
 use crate::file::write::{Row, Rows, Scope, Table};
@@ -185,8 +186,20 @@ impl<'d> Draft<'d> {
             mut loose,
             ..
         } = self;
-        // Where functions overlap, as identical ones do that a linker has folded, the first one holds.
-        chunks.sort_unstable_by_key(|chunk| (chunk.start, u32::MAX - chunk.end, chunk.first));
+        // Of identical functions that a linker has folded the first one holds. Others do not overlap; where damage makes
+        // them, one that reaches over others must not blank them: what began last counts.
+        chunks.sort_unstable_by_key(|chunk| (chunk.start, chunk.end, chunk.first));
+        chunks.dedup_by_key(|chunk| (chunk.start, chunk.end));
+        let mut stretches: Vec<Interval> = chunks
+            .iter()
+            .enumerate()
+            .map(|(at, chunk)| Interval {
+                start: chunk.start.into(),
+                end: chunk.end.into(),
+                depth: 0,
+                value: at as u32,
+            })
+            .collect();
         loose.sort_unstable_by_key(|chunk| (chunk.start, chunk.end));
         let mut rows = Rows::default();
         let mut gaps = Gaps {
@@ -199,17 +212,14 @@ impl<'d> Draft<'d> {
             next_loose: 0,
         };
         let mut at = 0;
-        for chunk in &chunks {
-            let start = chunk.start.max(at);
-            if start >= chunk.end {
-                continue;
-            }
+        flatten(&mut stretches, |start, end, chunk| {
+            let (start, end) = (start as u32, end as u32);
             gaps.fill(at, start, &mut scopes, &mut functions, &mut rows);
-            push_clipped(&drafted, chunk, start, chunk.end, 0, &mut rows);
-            at = chunk.end;
-        }
+            push_clipped(&drafted, &chunks[chunk as usize], start, end, 0, &mut rows);
+            at = end;
+        });
         gaps.fill(at, span, &mut scopes, &mut functions, &mut rows);
-        drop((drafted, chunks, loose));
+        drop((drafted, chunks, stretches, loose));
         let functions = functions.into_list();
         let table = Table {
             facts,
@@ -326,6 +336,51 @@ impl<'d> Gaps<'_, 'd> {
                 out.push(bare(to));
                 at = to;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::SymbolFile;
+
+    /// Checks that a function whose damaged range lies over all others leaves their addresses to them, and that of two at the
+    /// same place the first one holds.
+    #[test]
+    fn a_damaged_range_does_not_blank_its_neighbours() {
+        let code = Code::in_range(0x1000..0x2000);
+        let mut draft = Draft::new(code, Symbols::default(), 1_000).unwrap();
+        let functions = [
+            ("liar", 0x1000, 0x2000),
+            ("one", 0x1100, 0x1200),
+            ("folded into one", 0x1100, 0x1200),
+            ("two", 0x1400, 0x1480),
+        ];
+        for (name, start, end) in functions {
+            let scope = draft.scope_of(name.as_bytes());
+            draft.function(&[(start, end, scope)], &[]).unwrap();
+        }
+        let mut bytes = Vec::new();
+        draft.write(&mut bytes).unwrap();
+        let length = bytes.len() as u64;
+        let mut file = SymbolFile::open(Box::new(bytes), length, 1 << 20).unwrap();
+        for (address, expected) in [
+            (0x1050, "liar"),
+            (0x1100, "one"),
+            (0x11ff, "one"),
+            (0x1200, "liar"),
+            (0x1400, "two"),
+            (0x147f, "two"),
+            (0x1480, "liar"),
+        ] {
+            let mut places = Vec::new();
+            assert!(file.find(address, &mut places).unwrap());
+            assert_eq!(
+                file.function(places[0].function).unwrap().name,
+                expected,
+                "{address:#x}"
+            );
         }
     }
 }

@@ -61,7 +61,8 @@ struct Attributes<'d> {
     high: Option<AttributeValue<R<'d>>>,
     ranges: Option<AttributeValue<R<'d>>>,
     origin: Option<AttributeValue<R<'d>>>,
-    call_file: u64,
+    /// Nothing where the call has none: 0 is a file from DWARF 5 on.
+    call_file: Option<u64>,
     call_line: u32,
 }
 
@@ -70,9 +71,13 @@ pub(crate) struct Reader<'d> {
     main: Rc<gimli::Dwarf<R<'d>>>,
     package: Option<DwarfPackage<R<'d>>>,
     headers: Vec<UnitHeader<R<'d>>>,
+    /// A header could not be read, and with it nothing behind it.
+    cut: bool,
     /// Names by place in the main debug information.
     names: FxHashMap<usize, Name<'d>>,
     kept: FxHashMap<usize, Rc<Unit<'d>>>,
+    /// Units that were kept before those: what is used of them comes back, the rest goes.
+    kept_before: FxHashMap<usize, Rc<Unit<'d>>>,
 }
 
 /// A unit's functions while they are gathered.
@@ -83,6 +88,8 @@ struct Gathered {
     functions: u32,
     /// Code of all functions.
     code: Vec<(u64, u64)>,
+    /// Where some function lies could not be read.
+    damaged: bool,
 }
 
 impl<'d> Reader<'d> {
@@ -91,15 +98,21 @@ impl<'d> Reader<'d> {
         let mut headers = Vec::new();
         let mut units = dwarf.units();
         // A header that cannot be read ends the list: where the next one lies is not known.
-        while let Ok(Some(header)) = units.next() {
-            headers.push(header);
-        }
+        let cut = loop {
+            match units.next() {
+                Ok(Some(header)) => headers.push(header),
+                Ok(None) => break false,
+                Err(_) => break true,
+            }
+        };
         Self {
             main: Rc::new(dwarf),
             package,
             headers,
+            cut,
             names: FxHashMap::default(),
             kept: FxHashMap::default(),
+            kept_before: FxHashMap::default(),
         }
     }
 
@@ -108,6 +121,8 @@ impl<'d> Reader<'d> {
     /// # Errors
     /// [`Reason::OverLimit`] where it is more than may be.
     pub(crate) fn read(&mut self, draft: &mut Draft<'d>) -> Result<(), Reason> {
+        // How many lie behind a header that cannot be read, nobody knows: they count as one.
+        draft.facts.units_damaged += u32::from(self.cut);
         for header in self.headers.clone() {
             match self.unit(header, draft) {
                 Ok(()) => draft.facts.units += 1,
@@ -205,9 +220,14 @@ impl<'d> Reader<'d> {
                 Some((_, _, _, function, _)) if !is_function => (function, gathered.intervals.len()),
                 _ => (gathered.functions, gathered.intervals.len()),
             };
-            read.ranges(info, |start, end| {
-                if nested < DEPTH_MAX && start < end && draft.code.around(start).is_some() {
+            let ranges = read.ranges(info, |start, end| {
+                if nested < DEPTH_MAX
+                    && start < end
+                    && let Some(code) = draft.code.around(start)
+                {
                     first.get_or_insert(start);
+                    // No function reaches beyond its section; one that claims to would lie over all others.
+                    let end = end.min(code.end);
                     let interval = Interval {
                         start,
                         end,
@@ -219,7 +239,9 @@ impl<'d> Reader<'d> {
                         gathered.code.push((start, end));
                     }
                 }
-            })?;
+            });
+            // It costs the one function alone: the entries behind it are where they were.
+            gathered.damaged |= ranges.is_err();
             let Some(first) = first else {
                 around.push((depth, 0, 0, 0, 0));
                 continue;
@@ -247,12 +269,9 @@ impl<'d> Reader<'d> {
                 Some((_, scope, mark, ..)) if !is_function => (scope, mark),
                 _ => (0, draft.mark()),
             };
-            let (call_file, call_line) = match is_function {
-                true => (0, 0),
-                false => (
-                    files.number(&self.main, of_lines, read.call_file, draft),
-                    read.call_line,
-                ),
+            let (call_file, call_line) = match read.call_file.filter(|_| !is_function) {
+                Some(file) => (files.number(&self.main, of_lines, file, draft), read.call_line),
+                None => (0, 0),
             };
             let scope = Scope {
                 parent,
@@ -269,6 +288,9 @@ impl<'d> Reader<'d> {
             }
             gathered.functions += u32::from(is_function);
             around.push((depth, number, mark, function, nested));
+        }
+        if gathered.damaged {
+            return Err(Trouble::Damaged);
         }
         Ok(())
     }
@@ -345,12 +367,15 @@ impl<'d> Reader<'d> {
         if let Some(unit) = self.kept.get(&place) {
             return Some((Rc::clone(unit), within));
         }
-        let unit = Rc::new(Unit {
-            dwarf: Rc::clone(&self.main),
-            unit: self.main.unit(header).ok()?,
-        });
-        if self.kept.len() >= UNITS_KEPT_MAX {
-            self.kept.clear();
+        let unit = match self.kept_before.remove(&place) {
+            Some(unit) => unit,
+            None => Rc::new(Unit {
+                dwarf: Rc::clone(&self.main),
+                unit: self.main.unit(header).ok()?,
+            }),
+        };
+        if self.kept.len() >= UNITS_KEPT_MAX / 2 {
+            self.kept_before = std::mem::take(&mut self.kept);
         }
         self.kept.insert(place, Rc::clone(&unit));
         Some((unit, within))
@@ -387,8 +412,8 @@ impl<'d> Attributes<'d> {
             }
             tag::DW_AT_call_file => {
                 self.call_file = match attribute.value() {
-                    AttributeValue::FileIndex(file) => file,
-                    value => value.udata_value().unwrap_or(0),
+                    AttributeValue::FileIndex(file) => Some(file),
+                    value => value.udata_value(),
                 };
             }
             tag::DW_AT_call_line => {

@@ -54,6 +54,12 @@ impl Code {
         Self { ranges: merged }
     }
 
+    /// Returns code that lies in one range.
+    #[cfg(test)]
+    pub(crate) fn in_range(range: Range<u64>) -> Self {
+        Self { ranges: vec![range] }
+    }
+
     /// Returns the first address of code, and the bytes from there to its end; nothing where they need more than 32 bits.
     pub(crate) fn span(&self) -> Option<(u64, u32)> {
         let base = self.ranges.first().map_or(0, |first| first.start);

@@ -11,6 +11,15 @@ pub(crate) struct Interval {
     pub value: u32,
 }
 
+/// An interval that has begun and not ended; the one that counts stands last.
+struct Open {
+    end: u64,
+    depth: u16,
+    value: u32,
+    /// Place of the nearest one before it that is less deep.
+    around: Option<usize>,
+}
+
 /// Calls `emit` with (start, end, value) of each stretch, in the order of their starts; together they cover what the
 /// outermost intervals cover.
 ///
@@ -18,8 +27,7 @@ pub(crate) struct Interval {
 /// less deep lies around it: what damaged debug information says beyond that is left out.
 pub(crate) fn flatten(intervals: &mut [Interval], mut emit: impl FnMut(u64, u64, u32)) {
     intervals.sort_unstable_by_key(|interval| (interval.start, interval.depth, u64::MAX - interval.end));
-    // Open intervals, the one that counts last: end, depth, value.
-    let mut open: Vec<(u64, u16, u32)> = Vec::new();
+    let mut open: Vec<Open> = Vec::new();
     let mut at = 0;
     let mut say = |to: u64, value: u32, at: &mut u64| {
         if *at < to {
@@ -34,27 +42,34 @@ pub(crate) fn flatten(intervals: &mut [Interval], mut emit: impl FnMut(u64, u64,
         value,
     } in intervals.iter().filter(|interval| interval.start < interval.end)
     {
-        while let Some(&(ends, _, value)) = open.last() {
-            if ends > start {
-                break;
-            }
-            say(ends, value, &mut at);
-            open.pop();
+        while let Some(last) = open.pop_if(|last| last.end <= start) {
+            say(last.end, last.value, &mut at);
         }
-        let around = open.iter().rev().find(|(_, around, _)| *around < depth);
-        let end = match around {
-            Some(&(ends, ..)) => end.min(ends),
+        // From one to the next around it depths fall, so this ends soon, however many are open.
+        let mut around = open.len().checked_sub(1);
+        while let Some(known) = around.and_then(|at| open.get(at))
+            && known.depth >= depth
+        {
+            around = known.around;
+        }
+        let end = match around.and_then(|at| open.get(at)) {
+            Some(known) => end.min(known.end),
             None if depth > 0 => continue,
             None => end,
         };
-        if let Some(&(_, _, value)) = open.last() {
-            say(start, value, &mut at);
+        if let Some(last) = open.last() {
+            say(start, last.value, &mut at);
         }
         at = at.max(start);
-        open.push((end, depth, value));
+        open.push(Open {
+            end,
+            depth,
+            value,
+            around,
+        });
     }
-    while let Some((ends, _, value)) = open.pop() {
-        say(ends, value, &mut at);
+    while let Some(last) = open.pop() {
+        say(last.end, last.value, &mut at);
     }
 }
 
@@ -101,6 +116,17 @@ mod tests {
         let symbols = [(10, 50, 0, 1), (20, 30, 0, 2), (45, 60, 0, 3)];
         let expected = [(10, 20, 1), (20, 30, 2), (30, 45, 1), (45, 60, 3)];
         assert_eq!(stretches(&symbols), expected);
+    }
+
+    /// Checks that a million ranges around one another, which a hostile symbol table may have, take no more than their
+    /// number: looking through all that are open for each would take hours.
+    #[test]
+    fn ranges_around_one_another_are_flattened_at_once() {
+        const COUNT: u64 = 1_000_000;
+        let nested: Vec<_> = (0..COUNT)
+            .map(|at| (at, 3 * COUNT - at, u16::from(at > 0), at as u32))
+            .collect();
+        assert_eq!(stretches(&nested).len() as u64, 2 * COUNT - 1);
     }
 
     proptest! {

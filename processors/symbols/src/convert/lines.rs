@@ -128,8 +128,14 @@ impl UnitLines {
         sequences.sort_by_key(|(end, lines)| (first(lines), *end));
         let mut out = Self::default();
         let mut at = 0;
-        for (end, lines) in sequences {
+        let mut sequences = sequences.into_iter().peekable();
+        while let Some((end, lines)) = sequences.next() {
             let start = first(&lines).max(at);
+            // Sequences lie beside one another. One that reaches into the next has a damaged end, and must not blank it.
+            let end = match sequences.peek() {
+                Some((_, next)) if first(next) > start => end.min(first(next)),
+                _ => end,
+            };
             if start >= end {
                 continue;
             }

@@ -75,31 +75,31 @@ pub(crate) struct Limits {
 /// # Errors
 /// The reason for which there is none; nothing of `out` is good then.
 pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write) -> Result<(), Reason> {
-    let open = |path: Option<&Path>| path.map(|path| open(path, limits)).transpose();
-    let (binary, debug, package) = (
-        open(sources.binary)?,
-        open(sources.debug)?,
-        open(sources.package)?,
-    );
-    let parse = |cache: Option<_>| match cache {
-        Some(cache) => Elf::parse(cache).map(Some).map_err(|_| Reason::Damaged),
-        None => Ok(None),
+    let mut side_refused = false;
+    // What lies beside a binary and is no good is as good as none: the binary itself is there.
+    let mut beside = |path: Option<&Path>| {
+        let opened = open(path?, limits).and_then(|cache| {
+            let whole = Elf::parse(&cache).is_ok();
+            whole.then_some(cache).ok_or(Reason::Damaged)
+        });
+        side_refused |= opened.is_err();
+        opened.ok()
     };
-    let (binary, debug, package) = (
-        parse(binary.as_ref())?,
-        parse(debug.as_ref())?,
-        parse(package.as_ref())?,
-    );
-    let beside = match (&binary, &debug) {
-        (Some(binary), None) => debug_file::find(binary, sources.folders),
-        _ => None,
+    let binary = sources.binary.map(|path| open(path, limits)).transpose()?;
+    let (mut debug, package) = match &binary {
+        Some(_) => (beside(sources.debug), beside(sources.package)),
+        None => (
+            sources.debug.map(|path| open(path, limits)).transpose()?,
+            beside(sources.package),
+        ),
     };
-    let beside = beside.map(|path| open(Some(&path))).transpose()?.flatten();
-    let debug = match &beside {
-        // One that cannot be parsed is as good as none: the binary itself is there.
-        Some(cache) => Elf::parse(cache).ok(),
-        None => debug,
-    };
+    let parse = |cache| Elf::parse(cache).map_err(|_| Reason::Damaged);
+    let binary = binary.as_ref().map(parse).transpose()?;
+    if let (Some(binary), None) = (&binary, &debug) {
+        debug = beside(debug_file::find(binary, sources.folders).as_deref());
+    }
+    let debug = debug.as_ref().map(parse).transpose()?;
+    let package = package.as_ref().map(parse).transpose()?;
     let main = binary.as_ref().or(debug.as_ref()).ok_or(Reason::MissingBinary)?;
     let code = Code::of(main);
     let mut found = Vec::new();
@@ -123,27 +123,28 @@ pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write
     draft.facts.mini_debug_info = mini_debug_info;
 
     // A separate file is there because it has what the binary lacks.
-    let with_debug = [&debug, &binary].into_iter().flatten();
-    let with_debug = with_debug.into_iter().find(|elf| has_section(elf, ".debug_info"));
-    // Said by the headers, so that it is a limit that is met, and not the worker's end.
-    if with_debug.is_some_and(|elf| debug_bytes(elf) > limits.memory_bytes / 4 * 3) {
-        return Err(Reason::OverLimit);
+    let mut sections = None;
+    for elf in [&debug, &binary].into_iter().flatten() {
+        if sections.is_some() || !has_section(elf, ".debug_info") {
+            continue;
+        }
+        // Said by the headers, so that it is a limit that is met, and not the worker's end.
+        if debug_bytes(elf) > limits.memory_bytes / 4 * 3 {
+            return Err(Reason::OverLimit);
+        }
+        // Debug information that cannot be unpacked leaves what else there is: another file's, or symbols.
+        match DwarfSections::load(|id: SectionId| section(elf, id.name())) {
+            Ok(loaded) => sections = Some((loaded, elf)),
+            Err(Unreadable) => side_refused = true,
+        }
     }
-    let sections = match with_debug {
-        Some(elf) => {
-            let load = |id: SectionId| section(elf, id.name());
-            Some(DwarfSections::load(load).map_err(|Unreadable(reason)| reason)?)
-        }
-        None => None,
-    };
-    let split = match &package {
-        Some(elf) => {
-            let load = |id: SectionId| section(elf, id.dwo_name().unwrap_or(""));
-            Some(DwarfPackageSections::load(load).map_err(|Unreadable(reason)| reason)?)
-        }
-        None => None,
-    };
-    if let (Some(sections), Some(elf)) = (&sections, with_debug) {
+    let split = package.as_ref().and_then(|elf| {
+        let load = |id: SectionId| section(elf, id.dwo_name().unwrap_or(""));
+        let loaded = DwarfPackageSections::load(load);
+        side_refused |= loaded.is_err();
+        loaded.ok()
+    });
+    if let Some((sections, elf)) = &sections {
         let endian = match elf.endianness() {
             object::Endianness::Little => RunTimeEndian::Little,
             object::Endianness::Big => RunTimeEndian::Big,
@@ -152,7 +153,11 @@ pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write
         let dwarf = sections.borrow(|bytes| slice(bytes));
         let package = match &split {
             // A package that cannot be read is as good as none: its units are counted as elsewhere.
-            Some(split) => split.borrow(|bytes| slice(bytes), slice(&[])).ok(),
+            Some(split) => {
+                let package = split.borrow(|bytes| slice(bytes), slice(&[]));
+                side_refused |= package.is_err();
+                package.ok()
+            }
             None => None,
         };
         draft.facts.debug_info = true;
@@ -161,6 +166,7 @@ pub(crate) fn convert(sources: Sources<'_>, limits: Limits, out: &mut impl Write
     if let (false, Some(binary)) = (draft.facts.debug_info, &binary) {
         draft.facts.go_table = go::read(binary, &mut draft)?;
     }
+    draft.facts.parts_refused = side_refused;
     draft.write(out).map_err(|_| Reason::OverLimit)
 }
 
@@ -189,18 +195,16 @@ fn has_section(elf: &Elf<'_>, name: &str) -> bool {
 /// Returns a section's content, unpacked; empty where there is none.
 fn section<'d>(elf: &Elf<'d>, name: &str) -> Result<Cow<'d, [u8]>, Unreadable> {
     match elf.section_by_name(name) {
-        Some(section) => section
-            .uncompressed_data()
-            .map_err(|_| Unreadable(Reason::Damaged)),
+        Some(section) => section.uncompressed_data().map_err(|_| Unreadable),
         None => Ok(Cow::Borrowed(&[])),
     }
 }
 
-/// Why a section cannot be had.
-struct Unreadable(Reason);
+/// A section cannot be had.
+struct Unreadable;
 
 impl From<gimli::Error> for Unreadable {
     fn from(_: gimli::Error) -> Self {
-        Self(Reason::Damaged)
+        Self
     }
 }

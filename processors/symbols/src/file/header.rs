@@ -41,6 +41,8 @@ pub struct Facts {
     pub go_table: bool,
     /// Names came from a compressed symbol table, `.gnu_debugdata`.
     pub mini_debug_info: bool,
+    /// A separate file, or the debug information, was there and could not be read: it was left out.
+    pub parts_refused: bool,
     /// Compilation units read.
     pub units: u32,
     /// Compilation units that could not be read.
@@ -104,6 +106,21 @@ pub(crate) struct Header {
     pub sections: [Section; SECTIONS.len()],
 }
 
+impl Facts {
+    /// Returns how good the file is, to be compared with another one of the same binary: debug information before Go's
+    /// table before symbols, and then by how much of it could be read.
+    pub fn rank(&self) -> (bool, bool, bool, u32, u32) {
+        (
+            self.debug_info && self.units > 0,
+            self.go_table,
+            self.symbol_table || self.mini_debug_info,
+            self.units
+                .saturating_sub(self.units_damaged.saturating_add(self.units_elsewhere)),
+            self.functions,
+        )
+    }
+}
+
 impl Header {
     /// Returns the header's bytes.
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -113,7 +130,8 @@ impl Header {
         let flags = u32::from(facts.debug_info)
             | u32::from(facts.symbol_table) << 1
             | u32::from(facts.go_table) << 2
-            | u32::from(facts.mini_debug_info) << 3;
+            | u32::from(facts.mini_debug_info) << 3
+            | u32::from(facts.parts_refused) << 4;
         for number in [
             VERSION,
             flags,
@@ -177,6 +195,7 @@ impl Header {
             symbol_table: flags & 2 != 0,
             go_table: flags & 4 != 0,
             mini_debug_info: flags & 8 != 0,
+            parts_refused: flags & 16 != 0,
             units: rest.u32(),
             units_damaged: rest.u32(),
             units_elsewhere: rest.u32(),
@@ -223,7 +242,8 @@ impl Header {
             sections,
         };
         let pages = (u64::from(span >> shift) + 2) * 4;
-        let fits = sections[PAGES].bytes >= pages
+        let fits = (blocks > 0 || span == 0)
+            && sections[PAGES].bytes >= pages
             && sections[BLOCKS].bytes == (u64::from(blocks) + 1) * 8
             && sections[SCOPES].bytes >= u64::from(facts.scopes) * widths.record() as u64;
         fits.then_some(header).ok_or(damaged("the sizes of its tables"))
@@ -266,5 +286,31 @@ impl Fields<'_> {
 
     fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a header comes back as it was, and that one which has code without a single block is refused: every look-up
+    /// would read what lies behind the index.
+    #[test]
+    fn code_without_blocks_is_refused() {
+        let mut header = Header {
+            span: 64,
+            shift: 8,
+            blocks: 1,
+            ..Header::default()
+        };
+        header.sections[PAGES].bytes = 8;
+        header.sections[BLOCKS].bytes = 16;
+        assert_eq!(Header::decode(&header.encode(), 4_096).unwrap(), header);
+        header.blocks = 0;
+        header.sections[BLOCKS].bytes = 8;
+        assert!(matches!(
+            Header::decode(&header.encode(), 4_096),
+            Err(SymbolsError::Damaged { .. })
+        ));
     }
 }

@@ -52,7 +52,13 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
                 ready: Box::new(move || bus_answers(&bus)),
                 remembered: Mutex::default(),
             };
-            start(role, "processor", &telemetry.drive.pulse, endpoint, &shutdown)?;
+            let mut health = health("processor", &telemetry.drive.pulse);
+            if let Some(convert) = &settings.convert {
+                // A turn lasts as long as the making of one symbol file.
+                let longest = convert.time + LONGEST_TURN;
+                health = health.with("symbol keeper", longest, Arc::clone(&telemetry.keeping.pulse));
+            }
+            start(role, health, endpoint, &shutdown)?;
             Ok(strobe_processor::run_with(&settings, &shutdown, &telemetry)?)
         }
         Command::Tuner => {
@@ -63,7 +69,7 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
                 ready: Box::new(move || bus_answers(&bus)),
                 remembered: Mutex::default(),
             };
-            start(role, "tuner", &telemetry.pulse, None, &shutdown)?;
+            start(role, health("tuner", &telemetry.pulse), None, &shutdown)?;
             Ok(strobe_processor::tuner::run_with(
                 &settings, &shutdown, &telemetry,
             )?)
@@ -83,7 +89,7 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
                 }),
                 remembered: Mutex::default(),
             };
-            start(role, "sink", &telemetry.pulse, endpoint, &shutdown)?;
+            start(role, health("sink", &telemetry.pulse), endpoint, &shutdown)?;
             Ok(strobe_sink::run_with(&settings, &shutdown, &telemetry)?)
         }
     }
@@ -93,15 +99,13 @@ fn bus_answers(bus: &BusSettings) -> Result<(), String> {
     admin::answers(bus, PATIENCE).map_err(|error| with_causes(&error))
 }
 
+/// Returns the health of a service that is one loop.
+fn health(name: &'static str, pulse: &Arc<Pulse>) -> Health {
+    Health::default().with(name, LONGEST_TURN, Arc::clone(pulse))
+}
+
 /// Starts what looks at a service from beside: the endpoint, and the word to the service manager.
-fn start(
-    role: Role,
-    name: &'static str,
-    pulse: &Arc<Pulse>,
-    endpoint: Option<Admin>,
-    shutdown: &Shutdown,
-) -> Result<(), CliError> {
-    let health = Health::default().with(name, LONGEST_TURN, Arc::clone(pulse));
+fn start(role: Role, health: Health, endpoint: Option<Admin>, shutdown: &Shutdown) -> Result<(), CliError> {
     if let Some(endpoint) = endpoint {
         endpoint.serve(Arc::new(role), health.clone())?;
     }

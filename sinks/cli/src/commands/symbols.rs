@@ -357,7 +357,8 @@ fn show(config: &Config, build_id: &str, output: Output) -> Result<(), CliError>
 fn facts_json(facts: &Facts, sizes: &Sizes) -> serde_json::Value {
     json!({
         "debug_info": facts.debug_info, "symbol_table": facts.symbol_table,
-        "units": facts.units, "units_damaged": facts.units_damaged, "units_elsewhere": facts.units_elsewhere,
+        "units": facts.units, "units_damaged": facts.units_damaged, "parts_refused": facts.parts_refused,
+        "units_elsewhere": facts.units_elsewhere,
         "rows": facts.rows, "scopes": facts.scopes, "functions": facts.functions, "files": facts.files,
         "bytes": { "file": sizes.file, "rows": sizes.rows, "scopes": sizes.scopes, "files": sizes.files,
                    "raw_names": sizes.raw, "names": sizes.names },
@@ -389,6 +390,9 @@ fn say_facts(facts: &Facts, sizes: &Sizes) -> Result<(), CliError> {
             facts.units_damaged,
             facts.units + facts.units_damaged
         ))?;
+    }
+    if facts.parts_refused {
+        render::say("  debug information, or a file beside the binary, could not be read and was left out")?;
     }
     if facts.units_elsewhere > 0 {
         render::say(format!(
@@ -504,6 +508,17 @@ fn make(
     package: Option<&Path>,
     output: &Path,
 ) -> Result<(), CliError> {
+    let same = |input: &Path| matches!((input.canonicalize(), output.canonicalize()), (Ok(input), Ok(output)) if input == output);
+    if let Some(input) = [Some(binary), debug, package]
+        .into_iter()
+        .flatten()
+        .find(|input| same(input))
+    {
+        return Err(CliError::Usage(format!(
+            "`--output` is {}, which the symbol file is made of: name another file",
+            input.display()
+        )));
+    }
     let own = std::env::current_exe().map_err(|source| CliError::Io {
         action: "find",
         what: "this executable".into(),
