@@ -142,16 +142,16 @@ impl Symbolizer {
         self.fill(binary, &mut missing)?;
         let resolved = addresses.iter().map(|&address| {
             let entry = self.found(binary, address);
-            if entry.count == 0 {
+            if entry.is_unknown() {
                 return Resolved::Unknown(reason_of(entry));
             }
             let text = |id| Arc::clone(self.memo.text(id));
-            let location = |at: &MemoLocation| Location {
+            let location = |at: MemoLocation| Location {
                 function: text(at.function),
                 file: text(at.file),
                 line: at.line,
             };
-            Resolved::Symbols(self.memo.locations(entry).iter().map(location).collect())
+            Resolved::Symbols(self.memo.locations(entry).map(location).collect())
         });
         let resolved: Vec<_> = resolved.collect();
         for name in &resolved {
@@ -220,7 +220,7 @@ impl Symbolizer {
         for (at, entry) in entries.into_iter().enumerate() {
             let name = frames.name.get(at).copied().unwrap_or_default();
             let unknown = match entry {
-                Some(entry) if entry.count > 0 => {
+                Some(entry) if !entry.is_unknown() => {
                     out.frame(&self.memo, &mut self.placed, entry);
                     self.count(None);
                     continue;
@@ -477,12 +477,20 @@ impl Symbolizer {
                 file: ids[at.file as usize],
                 line: at.line,
             };
-            self.memo
-                .insert(binary, address, answer.map(|_| own.iter().map(location)));
+            let entry = match (answer, own.last()) {
+                (Ok(_), Some(innermost)) => Entry {
+                    chain: self.memo.chain(own.iter().map(location)),
+                    file: ids[innermost.file as usize],
+                    line: innermost.line,
+                },
+                (Ok(_), None) => Entry::unknown(Reason::NoSymbolAtAddress),
+                (Err(reason), _) => Entry::unknown(reason),
+            };
+            self.memo.insert(binary, address, entry);
         }
     }
 }
 
 fn reason_of(entry: Entry) -> Reason {
-    Reason::from_code(entry.reason).unwrap_or(Reason::NoSymbolAtAddress)
+    Reason::from_code(entry.chain.reason).unwrap_or(Reason::NoSymbolAtAddress)
 }

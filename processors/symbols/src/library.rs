@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use strobe_event::Reason;
 
 use crate::error::SymbolsError;
-use crate::file::{Place, SymbolFile};
-use crate::memo::{Memo, MemoLocation};
+use crate::file::{CHAIN_MAX, Hit, SymbolFile};
+use crate::memo::{Chain, Entry, Memo, MemoLocation};
 
 /// Files open at once: a quarter of the usual limit on descriptors. The least recently used is closed.
 const FILES_MAX: usize = 256;
@@ -21,6 +21,8 @@ struct Opened {
     file: SymbolFile,
     functions: Ids,
     files: Ids,
+    /// The memo's chains, by the file's scopes.
+    chains: FxHashMap<u32, Chain>,
     /// The memo's turn for which the ids hold.
     turn: u64,
     used: u64,
@@ -32,7 +34,7 @@ pub(crate) struct Library {
     opened: FxHashMap<u32, Opened>,
     bytes_max: usize,
     clock: u64,
-    places: Vec<Place>,
+    hits: Vec<Hit>,
     /// Times that bytes were let go of.
     pub evictions: u64,
 }
@@ -45,7 +47,7 @@ impl Library {
             opened: FxHashMap::default(),
             bytes_max,
             clock: 0,
-            places: Vec::new(),
+            hits: Vec::new(),
             evictions: 0,
         }
     }
@@ -57,7 +59,7 @@ impl Library {
 
     /// Returns the bytes in memory.
     pub(crate) fn held(&self) -> usize {
-        self.opened.values().map(|opened| opened.file.held()).sum()
+        self.opened.values().map(Opened::held).sum()
     }
 
     /// Returns whether a binary's file is open.
@@ -82,6 +84,7 @@ impl Library {
             file,
             functions: Ids::default(),
             files: Ids::default(),
+            chains: FxHashMap::default(),
             turn: 0,
             used: 0,
         };
@@ -97,13 +100,12 @@ impl Library {
     /// Lets go of bytes until the budget holds: those of the files that were used longest ago.
     pub(crate) fn trim(&mut self) {
         while self.held() > self.bytes_max {
-            let Some(oldest) = self.oldest(|opened| opened.file.held() > 0) else {
+            let Some(oldest) = self.oldest(|opened| opened.held() > 0) else {
                 return;
             };
             if let Some(opened) = self.opened.get_mut(&oldest) {
                 opened.file.release();
-                opened.functions = Ids::default();
-                opened.files = Ids::default();
+                opened.forget();
                 self.evictions += 1;
             }
         }
@@ -132,8 +134,7 @@ impl Library {
         };
         opened.used = self.clock;
         if opened.turn != memo.turns() {
-            opened.functions.clear();
-            opened.files.clear();
+            opened.forget();
             opened.turn = memo.turns();
         }
         let facts = opened.file.facts();
@@ -143,38 +144,78 @@ impl Library {
         } else {
             Reason::MissingSymbols
         };
-        for &address in addresses {
-            self.places.clear();
-            if !opened.file.find(address, &mut self.places)? {
-                memo.insert(binary, address, Err::<std::iter::Empty<_>, _>(unknown));
-                continue;
-            }
-            for place in &mut self.places {
-                place.function = match opened.functions.get(&place.function) {
-                    Some(&id) => id,
-                    None => {
-                        let id = opened.file.with_name(place.function, |name| memo.intern(name))?;
-                        opened.functions.insert(place.function, id);
-                        id
-                    }
-                };
-                place.file = match (place.file, opened.files.get(&place.file)) {
-                    (0, _) => 0,
-                    (_, Some(&id)) => id,
-                    (file, None) => {
-                        let id = opened.file.with_file(file, |path| memo.intern(path))?;
-                        opened.files.insert(file, id);
-                        id
-                    }
-                };
-            }
-            let location = |place: &Place| MemoLocation {
-                function: place.function,
-                file: place.file,
-                line: place.line,
+        self.hits.clear();
+        let hits = &mut self.hits;
+        opened.file.find_all(addresses, |hit| hits.push(hit))?;
+        for (&address, &hit) in addresses.iter().zip(&self.hits) {
+            let entry = match hit.scope {
+                0 => Entry::unknown(unknown),
+                scope => Entry {
+                    chain: opened.chain(scope, memo)?,
+                    file: opened.path(hit.file, memo)?,
+                    line: hit.line,
+                },
             };
-            memo.insert(binary, address, Ok(self.places.iter().map(location)));
+            memo.insert(binary, address, entry);
         }
         Ok(true)
+    }
+}
+
+impl Opened {
+    /// Lets go of the memo's ids.
+    fn forget(&mut self) {
+        self.functions = Ids::default();
+        self.files = Ids::default();
+        self.chains = FxHashMap::default();
+    }
+
+    /// Returns the bytes in memory: of the file, and of the memo's ids, whose maps may be half empty.
+    fn held(&self) -> usize {
+        let ids = (self.functions.capacity() + self.files.capacity()) * (size_of::<(u32, u32)>() + 1);
+        self.file.held() + ids + self.chains.capacity() * (size_of::<(u32, Chain)>() + 1)
+    }
+
+    /// Returns the memo's chain of a scope.
+    fn chain(&mut self, scope: u32, memo: &mut Memo) -> Result<Chain, SymbolsError> {
+        if let Some(&chain) = self.chains.get(&scope) {
+            return Ok(chain);
+        }
+        let mut levels = Vec::new();
+        let (mut at, mut file, mut line) = (scope, 0, 0);
+        // Each parent has a smaller number, so the end comes; a chain that is too long for its message is cut.
+        while at != 0 && levels.len() < CHAIN_MAX {
+            let level = self.file.level(at)?;
+            levels.push(MemoLocation {
+                function: self.name(level.function, memo)?,
+                file: self.path(file, memo)?,
+                line,
+            });
+            (at, file, line) = (level.parent, level.call_file, level.call_line);
+        }
+        let chain = memo.chain(levels.into_iter().rev());
+        self.chains.insert(scope, chain);
+        Ok(chain)
+    }
+
+    fn name(&mut self, function: u32, memo: &mut Memo) -> Result<u32, SymbolsError> {
+        if let Some(&id) = self.functions.get(&function) {
+            return Ok(id);
+        }
+        let id = self.file.with_name(function, |name| memo.intern(name))?;
+        self.functions.insert(function, id);
+        Ok(id)
+    }
+
+    fn path(&mut self, file: u32, memo: &mut Memo) -> Result<u32, SymbolsError> {
+        if file == 0 {
+            return Ok(0);
+        }
+        if let Some(&id) = self.files.get(&file) {
+            return Ok(id);
+        }
+        let id = self.file.with_file(file, |path| memo.intern(path))?;
+        self.files.insert(file, id);
+        Ok(id)
     }
 }

@@ -14,7 +14,9 @@ use strobe_event::Reason;
 /// Bytes that a distinct text costs beside its own: counts, two pointers, a place in the index.
 const TEXT_OVERHEAD_BYTES: usize = 80;
 /// Bytes of an answer's place in its index, free places included.
-const ANSWER_BYTES: usize = 32;
+const ANSWER_BYTES: usize = 48;
+/// Bytes of a chain's place in the index of those that were brought over.
+const MOVED_BYTES: usize = 32;
 
 /// One location: indexes into the younger half's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,22 +26,41 @@ pub(crate) struct MemoLocation {
     pub line: u32,
 }
 
-/// An answer: `count` locations from `start`, or none and the code of a reason.
+/// A chain of functions: `count` locations from `start`, or none and the code of a reason. Answers share it; each says itself
+/// where in the innermost function it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct Chain {
     pub start: u32,
     pub count: u16,
     pub reason: u8,
 }
 
+/// An answer: a chain, and the innermost function's file and line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub chain: Chain,
+    pub file: u32,
+    pub line: u32,
+}
+
 impl Entry {
     /// Returns the answer that a frame has no name.
     pub(crate) fn unknown(reason: Reason) -> Self {
-        Self {
+        let chain = Chain {
             start: 0,
             count: 0,
             reason: reason as u8,
+        };
+        Self {
+            chain,
+            file: 0,
+            line: 0,
         }
+    }
+
+    /// Returns whether there is no name.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.chain.count == 0
     }
 }
 
@@ -99,6 +120,8 @@ impl Half {
 pub(crate) struct Memo {
     younger: Half,
     older: Half,
+    /// Chains of the older half that are in the younger one already.
+    moved: FxHashMap<u32, Chain>,
     bytes_max: usize,
     turns: u64,
 }
@@ -109,6 +132,7 @@ impl Memo {
         Self {
             younger: Half::new(),
             older: Half::new(),
+            moved: FxHashMap::default(),
             bytes_max,
             turns: 0,
         }
@@ -129,6 +153,7 @@ impl Memo {
         let full = self.younger.bytes > self.bytes_max / 2;
         if full {
             self.older = mem::replace(&mut self.younger, Half::new());
+            self.moved = FxHashMap::default();
             self.turns += 1;
         }
         full
@@ -145,6 +170,22 @@ impl Memo {
 
     fn bring_over(&mut self, binary: u32, address: u64) -> Option<Entry> {
         let old = self.older.get(binary, address)?;
+        let entry = match old.is_unknown() {
+            true => old,
+            false => Entry {
+                chain: self.bring_chain(old.chain),
+                file: self.younger.intern(&self.older.text[old.file as usize]),
+                line: old.line,
+            },
+        };
+        self.younger.insert(binary, address, entry);
+        Some(entry)
+    }
+
+    fn bring_chain(&mut self, old: Chain) -> Chain {
+        if let Some(&chain) = self.moved.get(&old.start) {
+            return chain;
+        }
         let start = self.younger.locations.len() as u32;
         for at in old.start..old.start + u32::from(old.count) {
             let location = self.older.locations[at as usize];
@@ -156,13 +197,10 @@ impl Memo {
                 line: location.line,
             });
         }
-        let entry = if old.count == 0 {
-            old
-        } else {
-            Entry { start, ..old }
-        };
-        self.younger.insert(binary, address, entry);
-        Some(entry)
+        let chain = Chain { start, ..old };
+        self.moved.insert(old.start, chain);
+        self.younger.bytes += MOVED_BYTES;
+        chain
     }
 
     fn push(&mut self, location: MemoLocation) {
@@ -178,37 +216,40 @@ impl Memo {
         }
     }
 
+    /// Remembers a chain of locations, outermost first; file and line of the innermost are each answer's own.
+    pub(crate) fn chain(&mut self, locations: impl Iterator<Item = MemoLocation>) -> Chain {
+        let start = self.younger.locations.len();
+        locations.for_each(|location| self.push(location));
+        // A worker's answer counts locations in 16 bits, and a file's chains are shorter.
+        let count = self.younger.locations.len() - start;
+        Chain {
+            start: start as u32,
+            count: count as u16,
+            reason: 0,
+        }
+    }
+
     /// Remembers the answer for an address.
-    pub(crate) fn insert(
-        &mut self,
-        binary: u32,
-        address: u64,
-        answer: Result<impl Iterator<Item = MemoLocation>, Reason>,
-    ) {
-        let entry = match answer {
-            Err(reason) => Entry::unknown(reason),
-            Ok(locations) => {
-                let start = self.younger.locations.len();
-                locations.for_each(|location| self.push(location));
-                let count = self.younger.locations.len() - start;
-                // A worker's answer counts locations in 16 bits.
-                Entry {
-                    start: start as u32,
-                    count: count as u16,
-                    reason: 0,
-                }
-            }
-        };
+    pub(crate) fn insert(&mut self, binary: u32, address: u64, entry: Entry) {
         self.younger.insert(binary, address, entry);
     }
 
     /// Returns the locations of an answer that was given since the last turn, outermost first.
-    pub(crate) fn locations(&self, entry: Entry) -> &[MemoLocation] {
-        let start = entry.start as usize;
-        self.younger
+    #[inline]
+    pub(crate) fn locations(&self, entry: Entry) -> impl Iterator<Item = MemoLocation> {
+        let start = entry.chain.start as usize;
+        let chain = self
+            .younger
             .locations
-            .get(start..start + usize::from(entry.count))
-            .unwrap_or_default()
+            .get(start..start + usize::from(entry.chain.count));
+        let (innermost, around) = chain.and_then(<[_]>::split_last).unzip();
+        let innermost = innermost.map(|innermost: &MemoLocation| MemoLocation {
+            function: innermost.function,
+            file: entry.file,
+            line: entry.line,
+        });
+        let around: &[MemoLocation] = around.unwrap_or_default();
+        around.iter().copied().chain(innermost)
     }
 
     /// Returns the text of an id.
@@ -237,12 +278,18 @@ mod tests {
             file,
             line: address as u32,
         };
-        memo.insert(3, address, Ok([location].into_iter()));
+        let chain = memo.chain([location].into_iter());
+        let entry = Entry {
+            chain,
+            file,
+            line: address as u32,
+        };
+        memo.insert(3, address, entry);
     }
 
     fn recall(memo: &mut Memo, address: u64) -> Option<(String, u32)> {
         let entry = memo.get(3, address)?;
-        let location = memo.locations(entry)[0];
+        let location = memo.locations(entry).next().unwrap();
         assert_eq!(&**memo.text(location.file), "file.c");
         Some((memo.text(location.function).to_string(), location.line))
     }
@@ -252,7 +299,7 @@ mod tests {
     fn what_is_used_stays_within_the_budget() {
         let mut memo = Memo::new(64 << 10);
         remember(&mut memo, 0);
-        memo.insert(3, u64::MAX, Err::<std::iter::Empty<_>, _>(Reason::MissingSymbols));
+        memo.insert(3, u64::MAX, Entry::unknown(Reason::MissingSymbols));
         let mut turns = 0;
         for address in 1..10_000 {
             turns += usize::from(memo.turn());

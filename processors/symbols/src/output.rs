@@ -48,7 +48,7 @@ impl Output {
             self.locations.file.push(place(at.file));
             self.locations.line.push(at.line);
         }
-        self.locations.count.push(u32::from(entry.count));
+        self.locations.count.push(u32::from(entry.chain.count));
         self.locations.reason.push(0);
     }
 

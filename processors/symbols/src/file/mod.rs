@@ -35,6 +35,7 @@ pub(crate) mod header;
 pub(crate) mod pages;
 pub(crate) mod parts;
 pub(crate) mod read;
+pub(crate) mod sweep;
 pub(crate) mod text;
 pub(crate) mod varint;
 pub(crate) mod write;
@@ -43,6 +44,7 @@ pub use header::{Facts, Sizes, VERSION};
 pub use pages::ReadAt;
 pub use parts::Parts;
 pub use read::{FunctionName, Place, SymbolFile};
+pub use sweep::{Hit, Level};
 
 /// Rows of a block: a look-up reads half of them on average.
 pub(crate) const BLOCK_ROWS: usize = 16;

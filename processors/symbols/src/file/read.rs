@@ -6,8 +6,9 @@ use super::header::{
     BLOCKS, FILES, HEADER_BYTES, Header, NAMES, PAGES, RAW, ROWS, SCOPES, SECTIONS, Section,
 };
 use super::pages::{Pages, ReadAt};
+use super::sweep::{Level, Sweep};
 use super::text::{Texts, number};
-use super::varint::{take, take_signed};
+use super::varint::take;
 use super::{BLOCK_BYTES_MAX, CHAIN_MAX, Facts, Parts, Sizes};
 use crate::error::SymbolsError;
 
@@ -42,8 +43,8 @@ pub struct FunctionName {
 /// A symbol file that is open. What it holds in memory has a bound, whatever is asked of it.
 #[derive(Debug)]
 pub struct SymbolFile {
-    pages: Pages,
-    header: Header,
+    pub(super) pages: Pages,
+    pub(super) header: Header,
     files: Texts,
     raw: Texts,
     names: Texts,
@@ -51,10 +52,19 @@ pub struct SymbolFile {
 
 /// A row: scope, file, line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Row {
-    scope: u32,
-    file: u32,
-    line: u32,
+pub(super) struct Row {
+    pub(super) scope: u32,
+    pub(super) file: u32,
+    pub(super) line: u32,
+}
+
+/// A block of rows: where it starts, where the next one does, where its bytes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) start: u32,
+    pub(super) next: u32,
+    pub(super) place: u64,
+    pub(super) length: usize,
 }
 
 impl SymbolFile {
@@ -131,15 +141,9 @@ impl SymbolFile {
     /// # Errors
     /// [`SymbolsError::Damaged`] where the file does not hold together, or what the source said.
     pub fn find(&mut self, address: u64, out: &mut Vec<Place>) -> Result<bool, SymbolsError> {
-        let Some(relative) = address
-            .checked_sub(self.header.base)
-            .and_then(|at| u32::try_from(at).ok())
-        else {
+        let Some(relative) = self.relative(address) else {
             return Ok(false);
         };
-        if relative >= self.header.span {
-            return Ok(false);
-        }
         let row = self.row(relative)?;
         if row.scope == 0 {
             return Ok(false);
@@ -147,24 +151,42 @@ impl SymbolFile {
         let first = out.len();
         let (mut scope, mut file, mut line) = (row.scope, row.file, row.line);
         loop {
-            let (parent, function, call_file, call_line) = self.scope(scope)?;
-            out.push(Place { function, file, line });
-            if parent == 0 {
-                break;
-            }
+            let level = self.level(scope)?;
+            out.push(Place {
+                function: level.function,
+                file,
+                line,
+            });
             // Each parent has a smaller number, so the end comes; a chain that is too long for its message is cut.
-            if out.len() - first >= CHAIN_MAX {
+            if level.parent == 0 || out.len() - first >= CHAIN_MAX {
                 break;
             }
-            (scope, file, line) = (parent, call_file, call_line);
+            (scope, file, line) = (level.parent, level.call_file, level.call_line);
         }
         out[first..].reverse();
         Ok(true)
     }
 
-    /// Returns the row that holds at an address.
+    /// Returns an address as it is counted in the file; nothing where no code lies there.
     #[inline]
+    pub(super) fn relative(&self, address: u64) -> Option<u32> {
+        let relative = u32::try_from(address.checked_sub(self.header.base)?).ok()?;
+        (relative < self.header.span).then_some(relative)
+    }
+
+    /// Returns the row that holds at an address.
     fn row(&mut self, relative: u32) -> Result<Row, SymbolsError> {
+        let block = self.block(relative)?;
+        if block.start > relative {
+            return Ok(Row::default());
+        }
+        let bytes = self.pages.at(block.place, block.length)?;
+        decode(&bytes[..block.length], relative - block.start).ok_or(SymbolsError::Damaged { what: "rows" })
+    }
+
+    /// Returns the block with the row that holds at an address, or the first one, before which there is nothing.
+    #[inline]
+    pub(super) fn block(&mut self, relative: u32) -> Result<Block, SymbolsError> {
         let header = &self.header;
         let (pages, blocks, rows) = (
             header.sections[PAGES],
@@ -191,31 +213,36 @@ impl SymbolFile {
             }
         }
         let bytes = self.pages.at(blocks.offset + u64::from(low) * 8, 16)?;
-        let (start, place, end) = (number(bytes, 0), number(bytes, 4), number(bytes, 12));
+        let (start, place) = (number(bytes, 0), number(bytes, 4));
+        let (next, end) = (number(bytes, 8), number(bytes, 12));
         let length = end.wrapping_sub(place) as usize;
         if length > BLOCK_BYTES_MAX || u64::from(end) > rows.bytes {
             return Err(SymbolsError::Damaged { what: "blocks" });
         }
-        if start > relative {
-            return Ok(Row::default());
-        }
-        let bytes = self.pages.at(rows.offset + u64::from(place), length)?;
-        decode(&bytes[..length], relative - start).ok_or(SymbolsError::Damaged { what: "rows" })
+        Ok(Block {
+            start,
+            next,
+            place: rows.offset + u64::from(place),
+            length,
+        })
     }
 
-    /// Returns parent, function, file and line of the call of a scope.
+    /// Returns what a scope is: a function, or a call that was inlined.
+    ///
+    /// # Errors
+    /// [`SymbolsError::Damaged`] where there is no such scope, or what the source said.
     #[inline]
-    fn scope(&mut self, scope: u32) -> Result<(u32, u32, u32, u32), SymbolsError> {
-        let damaged = SymbolsError::Damaged { what: "scopes" };
+    pub fn level(&mut self, scope: u32) -> Result<Level, SymbolsError> {
+        let damaged = || SymbolsError::Damaged { what: "scopes" };
         let header = &self.header;
         if scope == 0 || scope > header.facts.scopes {
-            return Err(damaged);
+            return Err(damaged());
         }
         let widths = header.widths;
         let place = header.sections[SCOPES].offset + u64::from(scope - 1) * widths.record() as u64;
         let bytes = self.pages.at(place, RECORD_READ_BYTES)?;
         let Some(bytes) = bytes.first_chunk::<RECORD_READ_BYTES>() else {
-            return Err(damaged);
+            return Err(damaged());
         };
         let mut rest = u128::from_le_bytes(*bytes);
         let mut field = |width: u8| {
@@ -225,15 +252,21 @@ impl SymbolFile {
             value
         };
         let distance = field(widths.parent);
-        let (function, file, line) = (field(widths.function), field(widths.file), field(widths.line));
+        let (function, call_file, call_line) =
+            (field(widths.function), field(widths.file), field(widths.line));
         let parent = match distance {
             0 => 0,
             _ => scope
                 .checked_sub(distance)
                 .filter(|&parent| parent > 0)
-                .ok_or(damaged)?,
+                .ok_or_else(damaged)?,
         };
-        Ok((parent, function, file, line))
+        Ok(Level {
+            parent,
+            function,
+            call_file,
+            call_line,
+        })
     }
 
     /// Returns what a function is called.
@@ -304,29 +337,10 @@ fn split_name(entry: &[u8]) -> Result<(Option<Parts>, &[u8]), SymbolsError> {
 }
 
 /// Returns the row that holds `distance` bytes behind the start of a block.
-#[inline]
-fn decode(mut bytes: &[u8], distance: u32) -> Option<Row> {
-    let mut row = Row::default();
-    let mut at = 0_u64;
-    while !bytes.is_empty() {
-        let head = take(&mut bytes)?;
-        at += head >> 2;
-        if at > u64::from(distance) {
-            break;
-        }
-        row.line = row.line.wrapping_add(take_signed(&mut bytes)? as u32);
-        if head & 2 != 0 {
-            row.scope = row.scope.wrapping_add(take_signed(&mut bytes)? as u32);
-        }
-        if head & 1 != 0 {
-            row.file = row.file.wrapping_add(take_signed(&mut bytes)? as u32);
-        }
-    }
-    // A row without a file has no line either; the number stands still there to save bytes.
-    if row.file == 0 {
-        row.line = 0;
-    }
-    Some(row)
+fn decode(bytes: &[u8], distance: u32) -> Option<Row> {
+    let mut sweep = Sweep::default();
+    sweep.advance(bytes, distance)?;
+    Some(sweep.row())
 }
 
 impl From<io::Error> for SymbolsError {

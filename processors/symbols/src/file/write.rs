@@ -376,6 +376,33 @@ mod tests {
             }
         }
 
+        /// Checks that many addresses at once, sorted or not, are answered as one after the other.
+        #[test]
+        fn addresses_at_once_are_answered_as_one_by_one(
+            (rows, scopes) in arbitrary(),
+            mut addresses in proptest::collection::vec(0xf00_u64..0x20_0000, 0..400),
+            sorted: bool,
+        ) {
+            let mut file = open(written(table(&rows, scopes)));
+            let starts = rows.iter().map(|row| 0x1000 + u64::from(row.start));
+            addresses.extend(starts.flat_map(|start| [start, start + 1]));
+            if sorted {
+                addresses.sort_unstable();
+            }
+            let mut hits = Vec::new();
+            file.find_all(&addresses, |hit| hits.push(hit)).unwrap();
+            prop_assert_eq!(hits.len(), addresses.len());
+            for (&address, hit) in addresses.iter().zip(&hits) {
+                let mut places = Vec::new();
+                let found = file.find(address, &mut places).unwrap();
+                prop_assert_eq!(found, hit.scope != 0);
+                if let Some(innermost) = places.last() {
+                    let level = file.level(hit.scope).unwrap();
+                    prop_assert_eq!((innermost.function, innermost.file, innermost.line), (level.function, hit.file, hit.line));
+                }
+            }
+        }
+
         /// Checks that a file with damaged bytes is refused, or answers something, and never does worse; and that its
         /// checksums notice.
         #[test]
