@@ -187,6 +187,11 @@ impl BinaryKey {
             BinaryKind::Vdso,
         ];
         let kind = KINDS.into_iter().find(|&known| Self::name_of(known) == kind)?;
+        Self::from_digits(kind, id)
+    }
+
+    /// Returns the key of a kind whose build id is written so, in hexadecimal digits; nothing for what is no build id.
+    pub fn from_digits(kind: BinaryKind, id: &str) -> Option<Self> {
         let digits = id.as_bytes().chunks(2).map(|pair| {
             let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
             u8::from_str_radix(pair, 16).ok()

@@ -84,6 +84,8 @@ enum Command {
     Stacks(commands::stacks::Command),
     /// Tag what is stored anew, by the stack schemas in force.
     Retag(commands::retag::Args),
+    /// Name what is stored anew, by what the symbol store has by now.
+    Resymbolize(commands::resymbolize::Args),
     /// The symbol store: which binaries it can name, which are missing, and why.
     #[command(subcommand)]
     Symbols(commands::symbols::Command),
@@ -154,6 +156,7 @@ impl Cli {
             Command::Generate(args) => commands::generate::run(Cli::command(), &args),
             Command::Stacks(command) => commands::stacks::run(&config, &command),
             Command::Retag(args) => commands::retag::run(&config, &args),
+            Command::Resymbolize(args) => commands::resymbolize::run(&config, &args),
             Command::Symbols(command) => commands::symbols::run(&config, &command),
             Command::Sampling(command) => commands::sampling::run(&config, &command),
             Command::Simulate(args) => commands::simulate::run(&args),

@@ -30,8 +30,8 @@ pub mod telemetry;
 pub mod written;
 
 pub use error::SinkError;
-pub use retag::write_tags;
-pub use rows::{TagRow, TagRows};
+pub use retag::{write_frames, write_tags};
+pub use rows::{FrameRow, FrameRows, TagRow, TagRows};
 pub use service::{run, run_with};
 pub use settings::{Settings, SinkConfig};
 pub use telemetry::SinkTelemetry;

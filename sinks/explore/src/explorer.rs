@@ -1,6 +1,7 @@
 //! Asking: one aggregation in ClickHouse, then everything else from the cache of stacks.
 
 mod by_tag;
+pub(crate) mod frames;
 mod taggable;
 mod views;
 

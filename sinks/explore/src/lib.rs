@@ -48,6 +48,7 @@ mod totals;
 pub use ends::ServiceEnds;
 pub use error::Error;
 pub use explorer::Explorer;
+pub use explorer::frames::{FramesAsked, NamedFrame};
 pub use flame::{FlameNode, FlameTree, FunctionName, NodeKind, TREE_NODES_DEFAULT, TREE_NODES_MAX};
 pub use hours::ServiceHour;
 pub use profile::{Completeness, Profile, ProfileFrame, ProfileLine, ProfileStack};

@@ -10,6 +10,7 @@ pub mod generate;
 pub mod health;
 pub mod levels;
 pub mod query;
+pub mod resymbolize;
 pub mod retag;
 pub mod run;
 pub mod sampling;

@@ -9,8 +9,30 @@ use crate::native::{Lists, Texts, text};
 use crate::tables::Table;
 use crate::written::Written;
 
+/// What a frame is called, but for the functions themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameRow<'a> {
+    /// The frame's key.
+    pub frame: u64,
+    /// When the names were made, in microseconds since 1970: the highest counts.
+    pub generation: u64,
+    /// Path of the binary, `[kernel]`, or empty.
+    pub module: &'a str,
+    /// Lower-case hexadecimal digits; empty where there is no binary.
+    pub build_id: &'a str,
+    /// Code of the binary's kind; 7 for a frame that only has a name, 0 where nothing is known.
+    pub kind: u8,
+    /// ELF virtual address.
+    pub address: u64,
+    /// Why there is no name; empty where there is one.
+    pub reason: &'a str,
+    /// Last day of use, since 1970.
+    pub day: u16,
+}
+
+/// Rows of `frames` under way.
 #[derive(Default)]
-pub(super) struct FrameRows {
+pub struct FrameRows {
     pub(super) rows: usize,
     frame: Vec<u8>,
     generation: Vec<u8>,
@@ -77,49 +99,67 @@ impl FrameRows {
         let binary = (raw.frames.binary[index] as usize)
             .checked_sub(1)
             .map(|at| &raw.binaries[at]);
+        let only_name = if raw.frames.name[index] != 0 { KIND_NAME } else { 0 };
+        let row = FrameRow {
+            frame: key,
+            generation: batch.generation,
+            module: match binary {
+                Some(binary) if binary.kind == strobe_event::BinaryKind::Kernel => "[kernel]",
+                Some(binary) => &raw.strings[binary.path as usize],
+                None => "",
+            },
+            build_id: &binary.map_or_else(String::new, |binary| binary.id.to_string()),
+            kind: binary.map_or(only_name, |binary| binary.kind as u8),
+            address: raw.frames.address[index],
+            reason: Reason::from_code(locations.reason[index]).map_or("", Reason::name),
+            day,
+        };
+        let text = |at: u32| locations.text[at as usize].as_str();
+        let level = |at: usize| {
+            (
+                text(locations.function[at]),
+                text(locations.file[at]),
+                locations.line[at],
+            )
+        };
+        self.push_row(&row, named.map(level));
+    }
+
+    /// Adds a row with its functions, files and lines, the outermost first.
+    pub fn push_row<'a>(
+        &mut self,
+        row: &FrameRow<'_>,
+        levels: impl ExactSizeIterator<Item = (&'a str, &'a str, u32)>,
+    ) {
         self.rows += 1;
-        self.frame.extend_from_slice(&key.to_le_bytes());
-        self.generation.extend_from_slice(&batch.generation.to_le_bytes());
-        let count = named.len();
-        for at in named {
-            text(
-                &mut self.functions.values,
-                &locations.text[locations.function[at] as usize],
-            );
-            text(
-                &mut self.files.values,
-                &locations.text[locations.file[at] as usize],
-            );
-            self.lines
-                .values
-                .extend_from_slice(&locations.line[at].to_le_bytes());
+        self.frame.extend_from_slice(&row.frame.to_le_bytes());
+        self.generation.extend_from_slice(&row.generation.to_le_bytes());
+        let count = levels.len();
+        for (function, file, line) in levels {
+            text(&mut self.functions.values, function);
+            text(&mut self.files.values, file);
+            self.lines.values.extend_from_slice(&line.to_le_bytes());
         }
         self.functions.end(count);
         self.files.end(count);
         self.lines.end(count);
-        let module = match binary {
-            Some(binary) if binary.kind == strobe_event::BinaryKind::Kernel => "[kernel]",
-            Some(binary) => &raw.strings[binary.path as usize],
-            None => "",
-        };
-        let module = self.module.number(module);
+        let module = self.module.number(row.module);
         self.module.rows.push(module);
-        text(
-            &mut self.build_id,
-            &binary.map_or_else(String::new, |binary| binary.id.to_string()),
-        );
-        let only_name = if raw.frames.name[index] != 0 { KIND_NAME } else { 0 };
-        self.kind
-            .push(binary.map_or(only_name, |binary| binary.kind as u8));
-        self.address
-            .extend_from_slice(&raw.frames.address[index].to_le_bytes());
-        let reason = Reason::from_code(locations.reason[index]).map_or("", Reason::name);
-        let reason = self.reason.number(reason);
+        text(&mut self.build_id, row.build_id);
+        self.kind.push(row.kind);
+        self.address.extend_from_slice(&row.address.to_le_bytes());
+        let reason = self.reason.number(row.reason);
         self.reason.rows.push(reason);
-        self.day.extend_from_slice(&day.to_le_bytes());
+        self.day.extend_from_slice(&row.day.to_le_bytes());
     }
 
-    pub(super) fn block(&self) -> (usize, Vec<u8>) {
+    /// Returns whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Returns how many rows there are, and their block in Native.
+    pub(crate) fn block(&self) -> (usize, Vec<u8>) {
         let mut columns = Columns::new(
             Table::Frames,
             self.rows,

@@ -17,7 +17,7 @@ use strobe_event::{ContextKey, CoverageRecord, Identity, RunEvent, SamplesBatch}
 use self::batches::BatchRows;
 use self::coverage::CoverageRows;
 use self::due::Due;
-use self::frames::FrameRows;
+pub use self::frames::{FrameRow, FrameRows};
 use self::runs::RunRows;
 use self::samples::{SampleRows, StackNumbers};
 use self::stacks::StackRows;
