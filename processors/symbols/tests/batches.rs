@@ -11,7 +11,8 @@ use strobe_event::{
     Binary, BinaryKind, BuildId, Cause, Frames, Locations, Process, RawBatch, Reason, RunHead, RunId,
     Samples, SamplesBatch, StackEnd, Stacks, Tags, Threads, Weight,
 };
-use strobe_symbols::{Limits, Symbolizer};
+use strobe_store::BinaryKey;
+use strobe_symbols::{Hint, Limits, Symbolizer};
 use support::{Bench, CHECKOUT, PROGRAM, function, have};
 
 /// Returns a batch with one stack of all the frames given as (binary plus one, address, name, reason).
@@ -237,4 +238,40 @@ fn a_small_memo_gives_the_same_names() {
     }
     assert!(symbolizer.telemetry().memo_turns > 5);
     assert!(symbolizer.telemetry().memo_bytes < 16 << 10);
+}
+
+/// Checks that a missing binary of which nobody heard, since whoever keeps the store was busy, is said again with the next batch,
+/// and once it was heard, not any more.
+#[test]
+fn what_nobody_heard_is_said_again() {
+    let bench = Bench::new();
+    let (hints, hinted) = std::sync::mpsc::sync_channel(1);
+    let key = |id: u8| BinaryKey {
+        kind: BinaryKind::Gnu,
+        id: BuildId::new(&[id; 20]).unwrap(),
+    };
+    hints.send(Hint::Convert(key(1))).unwrap();
+    let mut settings = bench.settings(Limits {
+        missing_time: Duration::ZERO,
+        ..Limits::default()
+    });
+    settings.hints = Some(hints);
+    let mut symbolizer = Symbolizer::new(settings).unwrap();
+    let batch = || {
+        batch(
+            vec![(BinaryKind::Gnu, key(2).id)],
+            &["", "/opt/app"],
+            &[(1, 0x1000, 0, 0)],
+        )
+    };
+    symbolizer.locate(&batch()).unwrap();
+    assert_eq!(hinted.try_iter().collect::<Vec<_>>(), [Hint::Convert(key(1))]);
+    symbolizer.locate(&batch()).unwrap();
+    let heard: Vec<_> = hinted.try_iter().collect();
+    assert!(
+        matches!(heard.as_slice(), [Hint::Missing { key: missing, .. }] if *missing == key(2)),
+        "{heard:?}"
+    );
+    symbolizer.locate(&batch()).unwrap();
+    assert_eq!(hinted.try_iter().count(), 0);
 }

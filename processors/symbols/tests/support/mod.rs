@@ -2,6 +2,8 @@
 // Each test file uses its own part.
 #![allow(dead_code)]
 
+pub mod compare;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
