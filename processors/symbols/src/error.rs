@@ -22,6 +22,16 @@ pub enum SymbolsError {
         /// What the system said.
         source: io::Error,
     },
+    /// The address to serve on cannot be had.
+    #[error(
+        "cannot listen on {address}: name another address in `symbols.listen`, or stop what listens there"
+    )]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The symbol worker cannot be started.
     #[error("symbol worker `{command}` cannot be started")]
     WorkerStart {
@@ -53,7 +63,7 @@ impl SymbolsError {
                 )
             }
             Self::File { .. } => true,
-            Self::WorkerUnusable { .. } | Self::Damaged { .. } => false,
+            Self::WorkerUnusable { .. } | Self::Damaged { .. } | Self::Listen { .. } => false,
         }
     }
 }

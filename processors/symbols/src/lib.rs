@@ -12,6 +12,7 @@
 //!   store that cannot be read, a worker that cannot be started.
 //! * Everything kept has a bound: the memo in bytes, symbol files in bytes and number, answers in bytes.
 
+pub mod api;
 mod child;
 pub mod client;
 mod convert;

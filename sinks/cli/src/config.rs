@@ -28,8 +28,26 @@ pub struct Config {
     pub tuner: TunerConfig,
     /// The sink.
     pub sink: SinkConfig,
+    /// Symbols for other tools.
+    pub symbols: Symbols,
     /// Endpoints for metrics and health.
     pub admin: Admins,
+}
+
+/// The section `[symbols]`: where `strobe run symbols` answers other tools.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Symbols {
+    /// Address of the symbolication API. Nobody is asked for a password: whoever reaches it learns names of functions and files.
+    pub listen: String,
+}
+
+impl Default for Symbols {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:9644".into(),
+        }
+    }
 }
 
 /// The section `[admin]`: where each role serves `/metrics`, `/-/healthy` and `/-/ready`; empty: nowhere.

@@ -35,6 +35,7 @@ pub(crate) struct Draft<'d> {
     pub files: Interner<String>,
     pub symbols: Symbols<'d>,
     pub code: Code,
+    image_base: u64,
     base: u64,
     span: u32,
     scopes: Vec<Scope>,
@@ -56,6 +57,7 @@ impl<'d> Draft<'d> {
             functions: Interner::new(),
             files: Interner::new(),
             symbols,
+            image_base: code.image_base(),
             code,
             base,
             span,
@@ -178,6 +180,7 @@ impl<'d> Draft<'d> {
             mut functions,
             files,
             symbols,
+            image_base,
             base,
             span,
             mut scopes,
@@ -223,6 +226,7 @@ impl<'d> Draft<'d> {
         let functions = functions.into_list();
         let table = Table {
             facts,
+            image_base,
             base,
             span,
             rows,

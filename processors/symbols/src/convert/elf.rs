@@ -18,6 +18,8 @@ const SYMBOLS_MAX: usize = 16 << 20;
 /// Where a binary's code lies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Code {
+    /// Address of the first loadable segment.
+    image_base: u64,
     /// Sorted, not overlapping.
     ranges: Vec<Range<u64>>,
 }
@@ -51,13 +53,25 @@ impl Code {
                 _ => merged.push(range),
             }
         }
-        Self { ranges: merged }
+        let image_base = elf.segments().map(|segment| segment.address()).min();
+        Self {
+            image_base: image_base.unwrap_or(0),
+            ranges: merged,
+        }
     }
 
     /// Returns code that lies in one range.
     #[cfg(test)]
     pub(crate) fn in_range(range: Range<u64>) -> Self {
-        Self { ranges: vec![range] }
+        Self {
+            image_base: 0,
+            ranges: vec![range],
+        }
+    }
+
+    /// Returns the address of the image's first byte.
+    pub(crate) fn image_base(&self) -> u64 {
+        self.image_base
     }
 
     /// Returns the first address of code, and the bytes from there to its end; nothing where they need more than 32 bits.

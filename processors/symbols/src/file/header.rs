@@ -8,7 +8,7 @@ use crate::error::SymbolsError;
 /// First bytes of every symbol file.
 const MAGIC: &[u8; 8] = b"strobsym";
 /// Changed with any change of the format; a file of another version is made anew.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the header; its last four are their checksum.
 pub(crate) const HEADER_BYTES: usize = 512;
 
@@ -98,6 +98,8 @@ impl Widths {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub facts: Facts,
+    /// Address of the image's first byte: that of its first loadable segment.
+    pub image_base: u64,
     pub base: u64,
     pub span: u32,
     pub shift: u8,
@@ -165,6 +167,7 @@ impl Header {
             out.extend_from_slice(&section.crc.to_le_bytes());
             out.extend_from_slice(&[0; 4]);
         }
+        out.extend_from_slice(&self.image_base.to_le_bytes());
         let mut bytes = [0; HEADER_BYTES];
         bytes[..out.len()].copy_from_slice(&out);
         let crc = hash(&bytes[..HEADER_BYTES - 4]);
@@ -229,11 +232,13 @@ impl Header {
                 return Err(damaged("a section ends outside of the file"));
             }
         }
+        let image_base = rest.u64();
         if shift > 31 || [parent, function, file, line].iter().any(|&width| width > 4) {
             return Err(damaged("the widths of its numbers"));
         }
         let header = Self {
             facts,
+            image_base,
             base,
             span,
             shift,
@@ -263,7 +268,7 @@ impl Header {
     }
 }
 
-const _: () = assert!(8 + 11 * 4 + 8 + 8 + SECTIONS.len() * 24 + 4 <= HEADER_BYTES);
+const _: () = assert!(8 + 11 * 4 + 8 + 8 + SECTIONS.len() * 24 + 8 + 4 <= HEADER_BYTES);
 const _: () = assert!(CHAIN_MAX < u16::MAX as usize);
 
 /// Reads fields from the front of a header, which is long enough for all of them.

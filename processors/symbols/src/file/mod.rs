@@ -4,13 +4,13 @@
 //! file, line) in numbers; text is looked up by number, so that each travels once. Inlined functions are flattened and
 //! names demangled when the file is made, never when it is asked.
 //!
-//! # Format, version 1
+//! # Format, version 2
 //!
 //! Numbers are little endian. *Varint* is LEB128, *zigzag* a signed number folded into an unsigned one (0, -1, 1, -2 ...).
 //!
 //! | part | content |
 //! |--|--|
-//! | header, 512 bytes | magic, version, flags, base address, span, counts, widths, a directory of the sections with the CRC-32 of each, and the CRC-32 of the header itself |
+//! | header, 512 bytes | magic, version, flags, base address, span, counts, the address of the image's first byte, widths, a directory of the sections with the CRC-32 of each, and the CRC-32 of the header itself |
 //! | `pages` | for each 2^shift bytes of code, and one more: the number of the last block that starts at or before it (u32) |
 //! | `blocks` | for each block: its start (u32, from the base), its place in `rows` (u32); then one more as end |
 //! | `rows` | blocks of up to 16 rows. A row: varint(distance from the row before × 4 + scope changes × 2 + file changes), zigzag line difference, [zigzag scope difference], [zigzag file difference]; each block begins at its start with zeros |

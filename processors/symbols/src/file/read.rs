@@ -103,6 +103,11 @@ impl SymbolFile {
         self.header.sizes(self.pages.length())
     }
 
+    /// Returns the address of the image's first byte: what module-relative addresses count from.
+    pub fn image_base(&self) -> u64 {
+        self.header.image_base
+    }
+
     /// Returns the bytes of it that are in memory.
     pub fn held(&self) -> usize {
         self.pages.held() + self.files.held() + self.raw.held() + self.names.held()

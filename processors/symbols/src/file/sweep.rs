@@ -3,9 +3,13 @@
 //! An answer is numbers: the innermost scope, file and line. The chain of a scope is the same wherever it is met, so that its
 //! levels are read once for all addresses in it ([`SymbolFile::level`]), and text once for all levels.
 
+use super::CHAIN_MAX;
 use super::read::{Block, Row, SymbolFile};
 use super::varint::{take, take_signed};
 use crate::error::SymbolsError;
+
+/// Most blocks looked through for the beginning of a function: 64,000 rows, as the largest ones of generated code have.
+const BLOCKS_BACK_MAX: usize = 4_096;
 
 /// What holds at an address, in numbers of its file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -111,5 +115,78 @@ impl SymbolFile {
             });
         }
         Ok(())
+    }
+
+    /// Returns where the stretch of code around an address begins that belongs to the same outermost function; nothing where
+    /// none does, or where it begins too far away.
+    ///
+    /// # Errors
+    /// As [`SymbolFile::find_all`].
+    pub fn stretch_start(&mut self, address: u64) -> Result<Option<u64>, SymbolsError> {
+        let Some(relative) = self.relative(address) else {
+            return Ok(None);
+        };
+        let base = address - u64::from(relative);
+        let (mut wanted, mut start, mut at) = (None, relative, relative);
+        // Of a run of rows in one scope the outermost function is looked up once.
+        let mut last = (0, 0);
+        for _ in 0..BLOCKS_BACK_MAX {
+            let block = self.block(at)?;
+            for (row_start, scope) in self.rows_up_to(&block, at)?.into_iter().rev() {
+                if scope != last.0 {
+                    last = (scope, self.outermost(scope)?);
+                }
+                match *wanted.get_or_insert(last.1) {
+                    0 => return Ok(None),
+                    wanted if wanted != last.1 => return Ok(Some(base + u64::from(start))),
+                    _ => start = row_start,
+                }
+            }
+            match block.start.checked_sub(1) {
+                Some(before) if block.start <= at => at = before,
+                _ => return Ok(wanted.map(|_| base + u64::from(start))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns start and scope of the rows of a block that begin at or before an address.
+    fn rows_up_to(&mut self, block: &Block, most: u32) -> Result<Vec<(u32, u32)>, SymbolsError> {
+        let bytes = self.pages.at(block.place, block.length)?;
+        let bytes = &bytes[..block.length];
+        let damaged = || SymbolsError::Damaged { what: "rows" };
+        let (mut rows, mut rest) = (Vec::new(), bytes);
+        let (mut at, mut scope) = (u64::from(block.start), 0_u32);
+        while !rest.is_empty() {
+            let head = take(&mut rest).ok_or_else(damaged)?;
+            at += head >> 2;
+            if at > u64::from(most) {
+                break;
+            }
+            take_signed(&mut rest).ok_or_else(damaged)?;
+            if head & 2 != 0 {
+                scope = scope.wrapping_add(take_signed(&mut rest).ok_or_else(damaged)? as u32);
+            }
+            if head & 1 != 0 {
+                take_signed(&mut rest).ok_or_else(damaged)?;
+            }
+            rows.push((at as u32, scope));
+        }
+        Ok(rows)
+    }
+
+    /// Returns the function that a scope lies in, in the end; 0 of no scope.
+    fn outermost(&mut self, mut scope: u32) -> Result<u32, SymbolsError> {
+        // Each parent has a smaller number, so the end comes; a hostile file must not make it come late.
+        for _ in 0..4 * CHAIN_MAX {
+            match scope {
+                0 => return Ok(0),
+                _ => match self.level(scope)?.parent {
+                    0 => return Ok(scope),
+                    parent => scope = parent,
+                },
+            }
+        }
+        Err(SymbolsError::Damaged { what: "scopes" })
     }
 }

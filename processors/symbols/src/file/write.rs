@@ -112,6 +112,8 @@ impl Rows {
 #[derive(Debug)]
 pub(crate) struct Table<'a> {
     pub facts: Facts,
+    /// Address of the image's first byte.
+    pub image_base: u64,
     /// What the rows' addresses are counted from.
     pub base: u64,
     /// Bytes from the base to the end of the code.
@@ -147,6 +149,7 @@ impl Table<'_> {
                 files: self.files.len() as u32,
                 ..self.facts
             },
+            image_base: self.image_base,
             base: self.base,
             span: if blocks.is_empty() { 0 } else { span },
             blocks: blocks.len() as u32,
@@ -308,6 +311,7 @@ mod tests {
         rows.iter().for_each(|&row| encoded.push(row));
         Table {
             facts: Facts::default(),
+            image_base: 0,
             base: 0x1000,
             span: rows.last().map_or(0, |row| row.start + 16),
             rows: encoded,

@@ -7,6 +7,9 @@ use strobe_bus::{BusSettings, Shutdown, admin};
 use strobe_explore::Explorer;
 use strobe_processor::{ProcessorTelemetry, TunerTelemetry};
 use strobe_sink::SinkTelemetry;
+use strobe_store::Store;
+use strobe_symbols::Binaries;
+use strobe_symbols::api::Api;
 use strobe_telemetry::{Admin, Health, Pulse, Reading, Source, supervise};
 
 use crate::commands::wait;
@@ -30,6 +33,8 @@ pub enum Command {
     Processor,
     /// Stores batches: strobe.samples to ClickHouse.
     Sink,
+    /// Answers other tools over HTTP from the symbol store: Mozilla's symbolication API, version 5, on `symbols.listen`.
+    Symbols,
     /// Tunes sampling to the rates that are desired: strobe.coverage to strobe.plans.
     Tuner,
 }
@@ -39,9 +44,13 @@ pub enum Command {
 /// # Errors
 /// [`CliError`].
 pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
+    if let Command::Symbols = command {
+        return symbols(&config);
+    }
     let bus = config.bus()?;
     let shutdown = Shutdown::on_signals()?;
     match command {
+        Command::Symbols => Ok(()),
         Command::Processor => {
             let telemetry = Arc::new(ProcessorTelemetry::default());
             let endpoint = Admin::parse("admin.processor", &config.admin.processor)?;
@@ -97,6 +106,27 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
 
 fn bus_answers(bus: &BusSettings) -> Result<(), String> {
     admin::answers(bus, PATIENCE).map_err(|error| with_causes(&error))
+}
+
+/// Answers other tools from the symbol store. It needs neither bus nor ClickHouse.
+fn symbols(config: &Config) -> Result<(), CliError> {
+    let failed = |error: strobe_symbols::SymbolsError| strobe_processor::ProcessorError::from(error);
+    let store = &config.processor.symbol_store;
+    if store.as_os_str().is_empty() {
+        return Err(strobe_processor::ProcessorError::NoSymbolStore.into());
+    }
+    let address = config.symbols.listen.trim().parse().map_err(|_| {
+        CliError::Config(format!(
+            "`symbols.listen` is `{}`: write an address and a port, `127.0.0.1:9644` for example",
+            config.symbols.listen
+        ))
+    })?;
+    let shutdown = Shutdown::on_signals()?;
+    let store = Store::in_folder(store).map_err(strobe_processor::ProcessorError::from)?;
+    let api = Api::new(address, Binaries::of_folder(store)).map_err(failed)?;
+    let address = api.address().map_err(failed)?;
+    tracing::info!(%address, "symbols are served: POST /symbolicate/v5");
+    Ok(api.run(|| shutdown.is_requested()).map_err(failed)?)
 }
 
 /// Returns the health of a service that is one loop.
