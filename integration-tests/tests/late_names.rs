@@ -9,6 +9,9 @@ use strobe_integration_tests::{Cluster, User, executable, journey};
 /// Build id of the binary that comes late.
 const ID: &str = "00112233445566778899aabbccddeeff00112233";
 
+/// An address behind all code.
+const NOWHERE: u64 = 1 << 40;
+
 /// Names of the highest generation, by frame.
 const NAMES: &str = "SELECT frame, functions[1], reason FROM frames FINAL ORDER BY frame";
 
@@ -39,7 +42,7 @@ fn a_binary_that_comes_late_names_what_is_stored() -> Result<()> {
         let rows = format!(
             "INSERT INTO frames (frame, generation, functions, files, lines, module, build_id, kind, address, reason, day) VALUES \
              (1, 1, [], [], [], '/opt/late', '{ID}', 'gnu', {address}, 'missing_binary', today()), \
-             (2, 1, [], [], [], '/opt/late', '{ID}', 'gnu', 1, 'missing_binary', today()), \
+             (2, 1, [], [], [], '/opt/late', '{ID}', 'gnu', {NOWHERE}, 'missing_binary', today()), \
              (3, 1, [], [], [], '/opt/other', 'ff', 'gnu', 1, 'missing_binary', today()), \
              (4, 1, ['kept'], ['a.c'], [7], '/opt/other', 'ff', 'gnu', 2, '', today())"
         );

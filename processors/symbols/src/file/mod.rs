@@ -25,6 +25,21 @@
 //!
 //! The section `names` is what this format holds beyond GSYM; it is a figure of its own in `bench_symbols`.
 //!
+//! # Beside other formats
+//!
+//! By `make bench-symbols` on its own executable (43 MB, 2,156 compilation units, 24,000 functions), per core, all in one run:
+//!
+//! | | this format | GSYM (`llvm-gsymutil`, asked through blazesym) | the binary itself |
+//! |--|--|--|--|
+//! | made in | 1.8 s, 66 MiB | 2.6 s, 207 MiB, one thread | |
+//! | bytes | 2.9 MiB, and 0.4 MiB of names with their parts | 7.1 MiB, raw names | 43 MB |
+//! | distinct addresses per second, 200,000 at once | 13.0 million | 127,000 | 168,000 blazesym, 58,000 `llvm-symbolizer` |
+//! | ... in batches of 4,000 | 2.8 million | the same | |
+//! | ... one by one in no order, each with its chain | 2.1 million | | |
+//!
+//! An answer of this format is numbers; the 21,000 names and paths of those 200,000 addresses are read once, in 28 ms. The others
+//! write text for each address. Sentry's SymCache is not among them: it was measured elsewhere, on another binary, at about GSYM's rate.
+//!
 //! # Who trusts whom
 //!
 //! A file is written by a worker that has parsed a hostile binary, so a reader believes nothing: every number is checked

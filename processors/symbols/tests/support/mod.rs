@@ -118,7 +118,14 @@ impl Bench {
         let out = self.path(name);
         let mut arguments = flags.to_vec();
         arguments.extend([file.to_str().unwrap(), "-o", out.to_str().unwrap()]);
-        run(compiler, &arguments);
+        // Here, since some of what compilers write lies where they run.
+        let built = Command::new(compiler)
+            .args(&arguments)
+            .current_dir(self.folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&built.stderr);
+        assert!(built.status.success(), "{compiler} {arguments:?}: {said}");
         out
     }
 
