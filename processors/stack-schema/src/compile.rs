@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::diagnostic::Span;
 use crate::error::StackSchemaError;
 use crate::field::FieldMatcher;
+use crate::flat::{self, ask, laid_out};
 use crate::library::Library;
 use crate::limits::{ENABLED_NODES_MAX, ENABLED_RULES_MAX};
 use crate::model::{Action, Cover, Field, Rule, Schema, StackCond, Subject, Takes};
@@ -370,10 +371,21 @@ fn finish(prepared: Prepared) -> Program {
     };
     let (mut rules_of_term, mut rules_always, mut rules_of_context) =
         (FxHashMap::<NodeIx, Vec<u32>>::default(), Vec::new(), Vec::new());
+    let mut asked = vec![false; builder.nodes.len()];
+    let mut flat_of_term = FxHashMap::<NodeIx, Vec<u32>>::default();
+    let (mut flat_tags, mut flat_tags_given) = (vec![(0, 0); rules.len()], Vec::new());
     for (at, rule) in (0..).zip(&rules) {
         if rule.when == StackNode::False {
             continue;
         }
+        if let Some(term) = flat::term(rule, &builder.nodes) {
+            flat_of_term.entry(term).or_default().push(at);
+            let start = flat_tags_given.len() as u32;
+            flat_tags_given.extend(flat::tags(rule));
+            flat_tags[at as usize] = (start, flat_tags_given.len() as u32);
+            continue;
+        }
+        ask(rule, &builder.nodes, &mut asked);
         if rule.on.is_none() && rule.when == StackNode::True {
             rules_always.push(at);
             continue;
@@ -397,11 +409,13 @@ fn finish(prepared: Prepared) -> Program {
         }
     }
 
-    let (mut places, mut rules_by_term) = (vec![(0, 0); builder.nodes.len()], Vec::new());
-    for (term, rules) in rules_of_term {
-        let start = rules_by_term.len() as u32;
-        rules_by_term.extend(rules);
-        places[term as usize] = (start, rules_by_term.len() as u32);
+    let (rules_of_term, rules_by_term) = laid_out(rules_of_term, builder.nodes.len());
+    let (flat_of_term, flat_rules) = laid_out(flat_of_term, builder.nodes.len());
+    let mut frame_rules_of_key = vec![0; keys.len()];
+    for action in rules.iter().flat_map(|rule| &rule.frame_tags) {
+        if let Some(key) = action.key {
+            frame_rules_of_key[key as usize] += 1;
+        }
     }
     let mut fields: [Vec<(u32, Arc<Pattern>)>; 4] = Default::default();
     let (mut lines, mut flags, mut languages) = (Vec::new(), Vec::new(), Vec::new());
@@ -436,7 +450,13 @@ fn finish(prepared: Prepared) -> Program {
         atoms: terms_of_atom.len(),
         terms_of_atom,
         nodes: builder.nodes,
-        rules_of_term: places,
+        asked,
+        flat_of_term,
+        flat_rules,
+        flat_tags,
+        flat_tags_given,
+        frame_rules_of_key,
+        rules_of_term,
         rules_by_term,
         rules_always,
         rules_of_context,

@@ -39,12 +39,29 @@ enum Answer {
     Ask(Residue),
 }
 
-/// A rule that matches, or would in some contexts.
+/// A rule that matches, and its frames.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Match<const W: usize> {
+    pub rule: u32,
+    pub site: Bits<W>,
+}
+
+/// A rule that is not flat and matches, or would in some contexts.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit<const W: usize> {
     pub rule: u32,
     pub site: Bits<W>,
     pub residue: Option<Residue>,
+}
+
+impl<const W: usize> Hit<W> {
+    /// Returns it as a match, whatever is still to be asked.
+    pub(crate) fn matched(&self) -> Match<W> {
+        Match {
+            rule: self.rule,
+            site: self.site,
+        }
+    }
 }
 
 /// Room to work in, kept from stack to stack. What an earlier stack left is told by its stamp.
@@ -71,7 +88,7 @@ impl<const W: usize> Evaluator<W> {
         }
     }
 
-    /// Leaves in `hits`, in order, the rules that match a stack whose locations name these terms.
+    /// Leaves in `hits`, in order, the rules that are not flat and match a stack whose locations name these terms.
     pub(crate) fn run<'a>(
         &mut self,
         program: &Program,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::field::Seen;
+use crate::flat::{self, Flats};
 use crate::location::Location;
 use crate::model::{Field, Flag};
 use crate::name::{Language, type_of};
@@ -12,8 +13,8 @@ use crate::program::{Node, NodeIx, Program};
 
 /// Bytes of a distinct text beside its own: its place in the index and in the list, counts.
 const TEXT_BYTES: usize = 72;
-/// Bytes of a distinct location: its place in the index and in the list.
-const LOCATION_BYTES: usize = 72;
+/// Bytes of a distinct location: its place in the index and in the lists.
+const LOCATION_BYTES: usize = 72 + flat::ENTRY_BYTES;
 
 /// Distinct texts of one field, and which tests hold for each.
 #[derive(Debug, Default)]
@@ -68,6 +69,10 @@ pub(crate) struct Interner {
     index: FxHashMap<Key, u32>,
     list: Vec<(Key, u32, u32)>,
     terms: Vec<NodeIx>,
+    /// What flat rules do at each.
+    pub flats: Flats,
+    /// Room for the flat rules of one.
+    found: Vec<u32>,
     seen: Seen,
     /// Per test, and per node: the location that it was last met for.
     tests_met: Vec<u32>,
@@ -121,6 +126,7 @@ impl Interner {
         }
         let start = self.terms.len();
         self.decide(program, location, key);
+        self.bytes += self.flats.add(program, &mut self.found);
         let id = self.list.len() as u32;
         self.index.insert(key, id);
         self.list.push((key, start as u32, self.terms.len() as u32));
@@ -128,13 +134,14 @@ impl Interner {
         id
     }
 
-    /// Appends the terms that hold for a location.
+    /// Appends the terms that hold for a location, and leaves the flat rules that match there in `found`.
     fn decide(&mut self, program: &Program, location: &Location<'_>, key: Key) {
         if self.tests_met.is_empty() {
             self.tests_met.resize(program.atoms, 0);
             self.terms_met.resize(program.nodes.len(), 0);
             self.decided.resize(program.nodes.len(), 0);
         }
+        self.found.clear();
         // Locations are fewer than 2^32: the numbers of those that are known have 32 bits.
         self.met += 1;
         let mut tests: Vec<u32> = Vec::with_capacity(16);
@@ -183,7 +190,12 @@ impl Interner {
                 let first = self.terms_met[term as usize] != self.met;
                 self.terms_met[term as usize] = self.met;
                 if first && self.pure(program, pure) {
-                    self.terms.push(term);
+                    if program.asked[term as usize] {
+                        self.terms.push(term);
+                    }
+                    let (start, end) = program.flat_of_term[term as usize];
+                    let rules = &program.flat_rules[start as usize..end as usize];
+                    self.found.extend_from_slice(rules);
                 }
             }
         }
@@ -210,7 +222,7 @@ impl Interner {
         holds
     }
 
-    /// Returns the terms that hold for a location.
+    /// Returns the terms that hold for a location and that conditions on stacks ask for.
     #[inline]
     pub(crate) fn terms(&self, id: u32) -> &[NodeIx] {
         match self.list.get(id as usize) {

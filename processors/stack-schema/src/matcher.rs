@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use crate::context::{Context, Contexts};
+use crate::bits::Bits;
+use crate::context::{Context, Contexts, Known};
 use crate::decide::{self, Decider};
-use crate::evaluate::{Evaluator, Hit};
+use crate::evaluate::{Evaluator, Hit, Match};
 use crate::intern::Interner;
 use crate::location::Location;
 use crate::outcome::{Made, Outcome};
@@ -109,6 +110,7 @@ pub struct Matcher {
     index: FxHashMap<u64, u32>,
     resolved: FxHashMap<(u32, u32), u32>,
     room: Vec<u32>,
+    matches: Vec<Match<1>>,
     stack_bytes: usize,
     context_decides: bool,
 }
@@ -131,6 +133,7 @@ impl Matcher {
             index: FxHashMap::default(),
             resolved: FxHashMap::default(),
             room: Vec::new(),
+            matches: Vec::new(),
             stack_bytes: 0,
             context_decides: !program.rules_of_context.is_empty(),
             program,
@@ -144,11 +147,19 @@ impl Matcher {
         self
     }
 
+    /// Returns the same with the values that another one gave today: a key has its number of them per day, whichever schemas
+    /// were in force.
+    #[must_use]
+    pub fn with_values_of(mut self, before: Self) -> Self {
+        self.values = before.values;
+        self
+    }
+
     /// Begins a batch on a day (any number that is another one on another day). Returns whether everything was forgotten:
     /// numbers from before are then worth nothing.
     pub fn begin(&mut self, day: u32) -> bool {
         // On another day other values may be given.
-        let forget = self.values.begin(day) | (self.bytes() > self.memory_bytes);
+        let forget = self.values.begin(day) | (self.bytes() - self.values.bytes > self.memory_bytes);
         if forget {
             self.interner = Interner::default();
             self.contexts.clear();
@@ -168,13 +179,15 @@ impl Matcher {
         &self.program
     }
 
-    /// Returns the bytes that it remembers in.
+    /// Returns the bytes that it remembers in. Those of the values that were given today are kept when all else is forgotten,
+    /// and have a bound of their own: [`crate::values::VALUES_BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.interner.bytes
             + self.contexts.bytes
             + self.made.bytes()
             + self.decided.bytes
             + self.stack_bytes
+            + self.values.bytes
             + self.resolved.len() * RESOLVED_BYTES
     }
 
@@ -229,10 +242,16 @@ impl Matcher {
             self.narrow.run(&self.program, terms);
             let hits = std::mem::take(&mut self.narrow.hits);
             let waits = hits.iter().any(|hit| hit.residue.is_some());
-            let fixed = if waits {
-                WAITS
-            } else {
-                self.decide(&hits, locations, None)
+            let fixed = match waits {
+                true => WAITS,
+                false => {
+                    let mut matches = std::mem::take(&mut self.matches);
+                    matches.clear();
+                    matches.extend(hits.iter().map(Hit::matched));
+                    let fixed = self.decide(&matches, locations, None);
+                    self.matches = matches;
+                    fixed
+                }
             };
             let kept = if waits || self.context_decides {
                 self.stack_bytes += hits.len() * size_of::<Hit<1>>();
@@ -285,7 +304,9 @@ impl Matcher {
     }
 
     fn resolve(&mut self, stack: StackId, context: ContextId) -> u32 {
-        let locations = self.locations_of(stack.0).to_vec();
+        let mut locations = std::mem::take(&mut self.room);
+        locations.clear();
+        locations.extend_from_slice(self.locations_of(stack.0));
         let entry = &self.stacks[stack.0 as usize];
         let made = match &entry.kept {
             Kept::Nothing => entry.fixed,
@@ -294,35 +315,16 @@ impl Matcher {
             }
             Kept::MatchAgain => self.match_deep::<WORDS_WIDE>(&locations, Some(context)),
             Kept::Hits(hits) => {
-                let hits = self.answered(hits, context);
-                self.decide(&hits, &locations, Some(context))
+                let mut matches = std::mem::take(&mut self.matches);
+                answered(hits, self.contexts.get(context.0), &mut matches);
+                let made = self.decide(&matches, &locations, Some(context));
+                self.matches = matches;
+                made
             }
         };
+        self.room = locations;
         self.resolved.insert((stack.0, context.0), made);
         made
-    }
-
-    /// Returns the rules that match in a context, in order.
-    fn answered<const W: usize>(&self, hits: &[Hit<W>], context: ContextId) -> Vec<Hit<W>> {
-        let Some(known) = self.contexts.get(context.0) else {
-            return Vec::new();
-        };
-        let matched = hits
-            .iter()
-            .filter(|hit| hit.residue.as_ref().is_none_or(|residue| residue.answer(known)));
-        let mut all: Vec<Hit<W>> = matched
-            .map(|hit| Hit {
-                residue: None,
-                ..hit.clone()
-            })
-            .collect();
-        all.extend(known.rules.iter().map(|&rule| Hit {
-            rule,
-            site: crate::bits::Bits::NONE,
-            residue: None,
-        }));
-        all.sort_unstable_by_key(|hit| hit.rule);
-        all
     }
 
     fn match_deep<const W: usize>(&mut self, locations: &[u32], context: Option<ContextId>) -> u32
@@ -334,10 +336,14 @@ impl Matcher {
         evaluator.run(&self.program, terms);
         let made = match context {
             None if evaluator.hits.iter().any(|hit| hit.residue.is_some()) => WAITS,
-            None => self.decide(&evaluator.hits, locations, None),
+            None => {
+                let matches: Vec<Match<W>> = evaluator.hits.iter().map(Hit::matched).collect();
+                self.decide(&matches, locations, None)
+            }
             Some(context) => {
-                let hits = self.answered(&evaluator.hits, context);
-                self.decide(&hits, locations, Some(context))
+                let mut matches = Vec::new();
+                answered(&evaluator.hits, self.contexts.get(context.0), &mut matches);
+                self.decide(&matches, locations, Some(context))
             }
         };
         self.put_evaluator(evaluator);
@@ -346,7 +352,7 @@ impl Matcher {
 
     fn decide<const W: usize>(
         &mut self,
-        hits: &[Hit<W>],
+        matches: &[Match<W>],
         locations: &[u32],
         context: Option<ContextId>,
     ) -> u32 {
@@ -358,7 +364,7 @@ impl Matcher {
             kept: &mut self.decided,
         }
         .decide(
-            hits,
+            matches,
             locations,
             context.and_then(|context| self.contexts.get(context.0)),
         )
@@ -371,10 +377,16 @@ impl Matcher {
         let locations = self.locations_of(stack.0).to_vec();
         let terms = locations.iter().map(|&location| self.interner.terms(location));
         evaluator.run(&self.program, terms);
-        let hits = self.answered(&evaluator.hits, context);
+        let mut matches = Vec::new();
+        answered(&evaluator.hits, self.contexts.get(context.0), &mut matches);
         self.put_evaluator(evaluator);
-        let named = hits.iter().map(|hit| {
-            let rule = &self.program.rules[hit.rule as usize];
+        let mut rules: Vec<u32> = matches.iter().map(|found| found.rule).collect();
+        let seen = locations.iter().take(LOCATIONS_MAX);
+        rules.extend(seen.flat_map(|&location| self.interner.flats.rules(location)));
+        rules.sort_unstable();
+        rules.dedup();
+        let named = rules.into_iter().map(|rule| {
+            let rule = &self.program.rules[rule as usize];
             let schema = &self.program.schemas[rule.schema as usize];
             (Arc::clone(&schema.name), Arc::clone(&rule.name))
         });
@@ -399,6 +411,23 @@ impl Matcher {
     /// Returns a name that a frame is shown by.
     pub fn name(&self, name: u32) -> &str {
         self.made.name(name)
+    }
+}
+
+/// Leaves in `matches` the rules that match in a context, in order.
+fn answered<const W: usize>(hits: &[Hit<W>], context: Option<&Known>, matches: &mut Vec<Match<W>>) {
+    matches.clear();
+    let Some(context) = context else {
+        return;
+    };
+    let holds = |hit: &&Hit<W>| hit.residue.as_ref().is_none_or(|residue| residue.answer(context));
+    matches.extend(hits.iter().filter(holds).map(Hit::matched));
+    if !context.rules.is_empty() {
+        matches.extend(context.rules.iter().map(|&rule| Match {
+            rule,
+            site: Bits::NONE,
+        }));
+        matches.sort_unstable_by_key(|found| found.rule);
     }
 }
 

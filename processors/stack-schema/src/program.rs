@@ -78,6 +78,16 @@ pub(crate) enum TagKind {
     Made(Arc<Template>, u32),
 }
 
+/// A fixed tag that a flat rule gives to stacks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FlatTag {
+    pub tag: u32,
+    /// Index of its key among those of which a stack takes one.
+    pub key: Option<u32>,
+    /// The rule's priority.
+    pub priority: i32,
+}
+
 /// One rule in force.
 #[derive(Debug)]
 pub(crate) struct CompiledRule {
@@ -146,8 +156,19 @@ pub struct Program {
     pub(crate) terms_of_atom: Vec<Vec<(NodeIx, NodeIx)>>,
 
     pub(crate) nodes: Vec<Node>,
-    /// For each node that is a term, the rules that may match only if it holds somewhere: from where to where they stand
-    /// in `rules_by_term`.
+    /// For each node that is a term whether conditions on stacks ask for it as a set of frames.
+    pub(crate) asked: Vec<bool>,
+    /// For each node that is a term, the flat rules that match wherever it holds: from where to where they stand in
+    /// `flat_rules`. What such a rule does at a location does not depend on the stack, so it is decided with the location.
+    pub(crate) flat_of_term: Vec<(u32, u32)>,
+    pub(crate) flat_rules: Vec<u32>,
+    /// For each flat rule the tags that it gives to stacks: from where to where they stand in `flat_tags_given`.
+    pub(crate) flat_tags: Vec<(u32, u32)>,
+    pub(crate) flat_tags_given: Vec<FlatTag>,
+    /// For each key, how many rules tag frames by it.
+    pub(crate) frame_rules_of_key: Vec<u32>,
+    /// For each node that is a term, the other rules that may match only if it holds somewhere: from where to where they
+    /// stand in `rules_by_term`.
     pub(crate) rules_of_term: Vec<(u32, u32)>,
     pub(crate) rules_by_term: Vec<u32>,
     /// Rules that may match any stack.
