@@ -2,21 +2,28 @@
 //!
 //! `fuzz_stacks [SECONDS] [SEED] [FOLDER]`. What is changed begins with the shipped schemas and the language's page; what leads
 //! to a kind of message that was not seen before joins it, so that the search goes deeper. Whatever panics or takes over a
-//! second of CPU time is written to FOLDER, and the exit code is 1. Runs on stable Rust, without an instrumented build.
+//! second of CPU time is written to FOLDER, and the exit code is 1. What ends the process, by a stack that overflows or by
+//! memory over a bound, is there too: a text is written before it is tried. Runs on stable Rust, without an instrumented build.
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use strobe_stack_schema::{Context, Library, Matcher, Program, Source, check, folded, stacktags, test};
 
 /// CPU time that one text may take: twenty times what refusing a hostile one may.
 const CPU_MAX: Duration = Duration::from_secs(1);
+/// Address space that the process may take: what a schema of 16 KiB compiles to, many times over. Past it an allocation
+/// fails, which ends the process.
+const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Texts that are changed further; when there are more, a drawn one goes.
 const CORPUS_MAX: usize = 4_096;
 /// Longest text: what is longer is refused by one pass, which the tests of hostile schemas cover.
@@ -138,6 +145,15 @@ fn fuzz() -> Result<bool, Box<dyn Error>> {
     let seconds: u64 = arguments.next().map_or(Ok(60), |text| text.parse())?;
     let seed: u64 = arguments.next().map_or(Ok(1), |text| text.parse())?;
     let found_in = PathBuf::from(arguments.next().unwrap_or_else(|| "fuzz-stacks".into()));
+    let under_way = UnderWay::begin(&found_in, seed)?;
+    let limit = Some(MEMORY_BYTES_MAX);
+    setrlimit(
+        Resource::As,
+        Rlimit {
+            current: limit,
+            maximum: limit,
+        },
+    )?;
     let mut corpus = begin()?;
     let stacks = recorded()?;
     let mut draw = Draw(seed);
@@ -146,6 +162,7 @@ fn fuzz() -> Result<bool, Box<dyn Error>> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < deadline {
         let text = changed(&corpus, &mut draw);
+        under_way.is(&text)?;
         let began = cpu();
         let outcome = catch_unwind(AssertUnwindSafe(|| run(&text, &stacks)));
         let took = cpu().saturating_sub(began);
@@ -157,7 +174,6 @@ fn fuzz() -> Result<bool, Box<dyn Error>> {
         };
         if let Some(wrong) = wrong {
             found += 1;
-            std::fs::create_dir_all(&found_in)?;
             let file = found_in.join(format!("{seed}-{tried}.stacks"));
             std::fs::write(&file, &text)?;
             eprintln!("{}: {wrong}", file.display());
@@ -173,11 +189,47 @@ fn fuzz() -> Result<bool, Box<dyn Error>> {
             corpus.push(text);
         }
     }
+    under_way.end()?;
     println!(
         "{tried} texts in {seconds} s from seed {seed}: {compiled} compiled and matched, {} kinds of messages, {found} found",
         kinds.len()
     );
     Ok(found == 0)
+}
+
+/// The text that is tried at the moment, on disk: it is what is left of a process that it ended.
+struct UnderWay {
+    file: File,
+    path: PathBuf,
+}
+
+impl UnderWay {
+    /// Begins, and keeps what an earlier process was ended by.
+    fn begin(folder: &Path, seed: u64) -> Result<Self, Box<dyn Error>> {
+        std::fs::create_dir_all(folder)?;
+        let path = folder.join(format!("{seed}-under-way.stacks"));
+        if path.exists() {
+            let kept = folder.join(format!("{seed}-ended-{}.stacks", std::process::id()));
+            std::fs::rename(&path, &kept)?;
+            eprintln!(
+                "{}: a process ended while it tried this, or was ended",
+                kept.display()
+            );
+        }
+        Ok(Self {
+            file: File::create(&path)?,
+            path,
+        })
+    }
+
+    fn is(&self, text: &str) -> std::io::Result<()> {
+        self.file.write_all_at(text.as_bytes(), 0)?;
+        self.file.set_len(text.len() as u64)
+    }
+
+    fn end(&self) -> std::io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
 }
 
 /// CPU time of this thread: others may share the machine.
