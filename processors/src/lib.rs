@@ -17,6 +17,7 @@
 
 pub mod config;
 pub mod error;
+pub mod hosts;
 mod keep;
 pub mod schemas;
 pub mod service;

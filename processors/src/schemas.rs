@@ -4,7 +4,9 @@
 //! schemas that does not compile changes nothing: the one before stays in force, the trouble is logged and counted, and
 //! samples go on.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,6 +68,14 @@ pub enum SchemasError {
     /// Together they do not compile.
     #[error(transparent)]
     Refused(#[from] strobe_stack_schema::StackSchemaError),
+    /// Compiling them ended in a panic: a fault of ours, which must not take the fleet's tags away.
+    #[error(
+        "compiling the stack schemas panicked: {what} (report it with the schemas of `strobe stacks list -o json`)"
+    )]
+    Panicked {
+        /// What it said.
+        what: String,
+    },
 }
 
 impl Files {
@@ -282,19 +292,28 @@ fn follow(bus: &BusSettings, shared: &Shared, stop: &Shutdown, ready: &SyncSende
     let topic = bus.topic(Topic::Config);
     while !stop.is_requested() {
         let followed = match Compacted::open(bus, &topic) {
-            Ok(reader) => read(reader, shared, stop, ready),
+            Ok(reader) => catch_unwind(AssertUnwindSafe(|| read(reader, shared, stop, ready))),
             Err(error) => {
                 // A bus without the topic holds no schemas.
                 if matches!(error, strobe_bus::Error::TopicMissing { .. }) {
                     let _heard = ready.try_send(());
                 }
-                Err(error)
+                Ok(Err(error))
             }
         };
-        if let Err(error) = followed {
-            tracing::warn!(%error, pause = ?AGAIN, "stack schemas cannot be followed; those in force stay");
-            stop.wait_timeout(AGAIN);
+        match followed {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, pause = ?AGAIN, "stack schemas cannot be followed; those in force stay");
+            }
+            Err(panic) => refused(
+                shared,
+                &SchemasError::Panicked {
+                    what: said(panic.as_ref()),
+                },
+            ),
         }
+        stop.wait_timeout(AGAIN);
     }
 }
 
@@ -333,14 +352,36 @@ fn read(
 
 fn put_in_force(files: &Files, shared: &Shared) {
     let nothing_yet = shared.number.load(Ordering::Relaxed) == 0;
-    let compiled = files.compile().or_else(|error| match nothing_yet {
+    let compiled = guarded(|| files.compile()).or_else(|error| match nothing_yet {
         // There are no old ones to stay: those that are not at fault are better than none.
         true => {
             refused(shared, &error);
-            files.compile_sound()
+            guarded(|| files.compile_sound())
         }
         false => Err(error),
     });
+    put_or_refuse(compiled, shared);
+}
+
+/// Returns what `compile` does, an error where it panics: the thread goes on, and what is in force stays.
+fn guarded(
+    compile: impl FnOnce() -> Result<Arc<Program>, SchemasError>,
+) -> Result<Arc<Program>, SchemasError> {
+    // Files are only read, and what was half made is dropped.
+    catch_unwind(AssertUnwindSafe(compile)).unwrap_or_else(|panic| {
+        Err(SchemasError::Panicked {
+            what: said(panic.as_ref()),
+        })
+    })
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a word".to_owned())
+}
+
+fn put_or_refuse(compiled: Result<Arc<Program>, SchemasError>, shared: &Shared) {
     match compiled {
         Ok(program) => {
             let (schemas, rules) = (program.schemas().len(), program.rules());
@@ -457,5 +498,40 @@ mod tests {
         let sound = files.compile_sound().unwrap();
         let names: Vec<&str> = sound.schemas().iter().map(|schema| &*schema.name).collect();
         assert_eq!(names, ["d"], "what includes the one at fault is left out, too");
+    }
+
+    /// Checks that a panic while schemas are compiled is an error that is counted, leaves those before in force, and does not
+    /// end what follows the topic.
+    #[test]
+    fn a_panic_leaves_the_old_schemas_in_force() {
+        let shared = Shared::default();
+        let mut files = Files::default();
+        let text = "schema a\nrule r { on root tag stack t example \"f\" gives t }\n";
+        files.put(file("a", true, text)).unwrap();
+        put_in_force(&files, &shared);
+        let rules = |shared: &Shared| {
+            shared
+                .program
+                .lock()
+                .unwrap()
+                .as_ref()
+                .map(|program| program.rules())
+        };
+        assert_eq!((rules(&shared), shared.telemetry.switched.get()), (Some(1), 1));
+        let broken = guarded(|| panic!("index {} of 3", 4));
+        let said = broken.as_ref().unwrap_err().to_string();
+        assert!(said.contains("index 4 of 3"), "{said}");
+        put_or_refuse(broken, &shared);
+        assert_eq!(rules(&shared), Some(1));
+        assert_eq!(
+            (
+                shared.telemetry.refused.get(),
+                shared.number.load(Ordering::Relaxed)
+            ),
+            (1, 1)
+        );
+        files.put(file("b", true, &text.replace(" a\n", " b\n"))).unwrap();
+        put_in_force(&files, &shared);
+        assert_eq!((rules(&shared), shared.telemetry.switched.get()), (Some(2), 2));
     }
 }

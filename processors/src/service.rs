@@ -14,6 +14,7 @@ use strobe_symbols::{Binaries, Settings as SymbolSettings, Symbolizer, SymbolsEr
 
 use crate::config::Settings;
 use crate::error::ProcessorError;
+use crate::hosts::Hosts;
 use crate::keep;
 use crate::schemas::Schemas;
 use crate::step::{Made, StepError, step};
@@ -52,6 +53,7 @@ pub fn run_with(
     let mut stage = Stage {
         names: Symbolizer::new(symbols)?,
         schemas: Schemas::follow(&bus, Arc::clone(&telemetry.schemas))?,
+        hosts: Hosts::follow(&bus)?,
         tagger: Tagger::idle(),
         tag_memory_bytes: settings.tag_memory_bytes,
         topic: bus.topic(Topic::Samples).into(),
@@ -90,6 +92,7 @@ pub fn run_with(
 struct Stage<'a> {
     names: Symbolizer,
     schemas: Schemas,
+    hosts: Hosts,
     tagger: Tagger,
     tag_memory_bytes: usize,
     topic: Arc<str>,
@@ -110,8 +113,9 @@ impl Stage<'_> {
         };
         // Between two batches: what is under way is tagged by one set of schemas.
         if let Some(program) = self.schemas.changed() {
-            self.tagger = Tagger::new(program, self.tag_memory_bytes);
+            self.tagger.switch(program, self.tag_memory_bytes);
         }
+        self.tagger.of_host(self.hosts.labels(&meta.identity.host));
         let mut pause = RETRY_FIRST;
         loop {
             self.shares.refresh(&self.bus);

@@ -37,6 +37,8 @@ pub struct Tagger {
     schemas: Vec<String>,
     /// Stacks whose tags of frames and marks did not fit a batch: see [`OUTCOME_ENTRIES_MAX`].
     cut: u64,
+    /// Labels of the host whose batches come, each as a name and a value.
+    labels: Arc<[(String, String)]>,
 }
 
 impl Tagger {
@@ -52,8 +54,23 @@ impl Tagger {
         Self {
             schemas: schemas.collect(),
             matcher: Some(Matcher::new(program).with_memory(memory_bytes)),
-            cut: 0,
+            ..Self::default()
         }
+    }
+
+    /// Tags by another program from now on. What was decided is forgotten; values of a key are counted on.
+    pub fn switch(&mut self, program: Arc<Program>, memory_bytes: usize) {
+        let mut next = Self::new(program, memory_bytes);
+        if let Some(before) = self.matcher.take() {
+            next.matcher = next.matcher.map(|matcher| matcher.with_values_of(before));
+        }
+        next.cut = self.cut;
+        *self = next;
+    }
+
+    /// Says which labels the host of the next batches has.
+    pub fn of_host(&mut self, labels: Arc<[(String, String)]>) {
+        self.labels = labels;
     }
 
     /// Returns the schemas in force, as `cpp@3`.
@@ -98,18 +115,22 @@ impl Tagger {
 
     /// Returns the contexts and tags of a validated batch, on a day.
     pub fn tag(&mut self, batch: &RawBatch, names: &Locations, day: u32) -> Tagged {
+        let labels = Arc::clone(&self.labels);
         let mut session = self.begin(day);
         session.frames_of(batch, names);
         let string = |entry: u32| batch.strings[entry as usize].as_str();
+        let of_host = host_values(&labels);
         let mut of_service: FxHashMap<u32, u32> = FxHashMap::default();
         let mut of_process = Vec::with_capacity(batch.processes.len());
         for process in &batch.processes {
             let context = *of_service.entry(process.service).or_insert_with(|| {
-                session.context(&[
+                let mut values = vec![
                     ("service", string(process.service)),
                     ("profiler", &batch.run.profiler),
                     ("host", &batch.run.host),
-                ])
+                ];
+                values.extend(of_host.iter().map(|(name, value)| (name.as_str(), *value)));
+                session.context(&values)
             });
             of_process.push(context);
         }
@@ -368,6 +389,17 @@ impl Session<'_> {
         }
         self.tags
     }
+}
+
+/// Returns what a host's labels say of each of its samples: every label, and the region, which is the label of that name.
+fn host_values(labels: &[(String, String)]) -> Vec<(String, &str)> {
+    let mut values: Vec<(String, &str)> = labels
+        .iter()
+        .map(|(name, value)| (format!("label {name}"), value.as_str()))
+        .collect();
+    let region = labels.iter().find(|(name, _)| name == "region");
+    values.extend(region.map(|(name, value)| (name.clone(), value.as_str())));
+    values
 }
 
 /// Module of the kernel's own frames, as `frames` has it.

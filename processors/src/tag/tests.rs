@@ -7,11 +7,14 @@ use strobe_stack_schema::{Library, Source};
 
 use super::*;
 
-fn tagger(text: &str) -> Tagger {
+fn program(text: &str) -> Arc<Program> {
     let library = Library::parse(&[Source::new("t.stacks", text)]).unwrap();
     let name = library.schemas().next().unwrap().name.to_string();
-    let program = Program::compile(&library, &[&name]).unwrap();
-    Tagger::new(Arc::new(program), MEMORY_BYTES)
+    Arc::new(Program::compile(&library, &[&name]).unwrap())
+}
+
+fn tagger(text: &str) -> Tagger {
+    Tagger::new(program(text), MEMORY_BYTES)
 }
 
 /// A batch whose frames are called `f0`, `f1` and so on; every fifth holds one more, inlined.
@@ -161,6 +164,68 @@ rule mine { on root when host is "nobody" tag stack mine example "a" with host "
         let named = values.iter().filter(|(name, _)| *name == "host");
         assert_eq!(named.count(), hosts, "{values:?}");
     }
+}
+
+/// Checks that labels of the host decide, region among them, that they are part of the context exactly when a schema asks, and
+/// that a host without them fulfils nothing.
+#[test]
+fn labels_of_the_host_decide() {
+    let (raw, names) = batch(50, 5);
+    let asks = r#"schema h
+rule east { on root when region is "east" tag stack "where={label tier}"
+    example "a" with region "east", label tier "gold" gives where=gold }
+"#;
+    let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let all: [(String, String); 3] = [label("region", "east"), label("tier", "gold"), label("rack", "7")];
+    for (labels, tags) in [
+        (all.as_slice(), ["where=gold"].as_slice()),
+        (&all[..1], &[]),
+        (&all[1..], &[]),
+        (&[], &[]),
+    ] {
+        let mut tagger = tagger(asks);
+        tagger.of_host(labels.into());
+        let tagged = tagger.tag(&raw, &names, 1);
+        for (_, of_stack, _) in said(&raw, &names, &tagged) {
+            assert_eq!(of_stack, tags, "{labels:?}");
+        }
+        let values: Vec<(&str, &str)> = tagged.tags.values(0).collect();
+        let asked = labels.iter().filter(|(name, _)| name != "rack").count();
+        assert_eq!(values.len(), 2 + asked, "{values:?}");
+        let mut idle = Tagger::idle();
+        idle.of_host(labels.into());
+        assert_eq!(idle.tag(&raw, &names, 1).tags.values(0).count(), 2);
+    }
+}
+
+/// Checks that a key has its thousand values of a service and day over a change of schemas, too.
+#[test]
+fn values_of_a_key_are_counted_over_a_change_of_schemas() {
+    let (raw, names) = batch(3_000, 6);
+    let asks = "schema v\nrule each { on anything tag frame \"name={function}\" }\n";
+    // The same stacks under names that were not there before.
+    let mut others = names.clone();
+    others
+        .text
+        .iter_mut()
+        .skip(1)
+        .for_each(|text| text.insert(0, 'g'));
+    let refused = |switch: bool| {
+        let mut tagger = tagger(asks);
+        tagger.tag(&raw, &names, 1);
+        let first = tagger.refused_values();
+        if switch {
+            tagger.switch(program(asks), MEMORY_BYTES);
+        }
+        tagger.tag(&raw, &others, 1);
+        (first, tagger.refused_values())
+    };
+    let (first, second) = refused(false);
+    assert!(
+        second > first,
+        "a thousand values of some service were given: {first}, {second}"
+    );
+    assert_eq!(refused(true), (first, second));
 }
 
 proptest! {

@@ -162,9 +162,9 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
         right(Processor, topics(&[raw]), &READ, "what it names"),
         right(
             Processor,
-            topics(&[plans, config]),
+            topics(&[plans, config, hosts]),
             &READ,
-            "keep probabilities, stack schemas",
+            "keep probabilities, stack schemas, labels of hosts",
         ),
         right(
             Processor,
