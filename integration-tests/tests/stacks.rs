@@ -6,8 +6,8 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use strobe_bus::{Headers, Outgoing, ResendingProducer, Topic, WindowLimits};
-use strobe_event::{StackSchemaFile, codec};
+use strobe_bus::{BusSettings, Headers, Outgoing, ResendingProducer, Topic, WindowLimits};
+use strobe_event::{HostRecord, StackSchemaFile, codec};
 use strobe_integration_tests::{Cluster, Need, journey, repository};
 use support::feed::Feed;
 use support::truth::caught_up;
@@ -144,6 +144,8 @@ fn schemas_reach_the_store_and_retag_doubles_nothing() -> Result<()> {
                 ensure!(found.is_some(), "tried: {share}, came: {once:?}");
             }
             views_keep_the_total(cluster, &once)?;
+            frames_have_their_tags(cluster)?;
+            labels_of_hosts_decide(cluster, &mut feed)?;
             feed.finish()?;
             feed.truth.is_stored(cluster)?;
             processor.stop()?;
@@ -244,13 +246,99 @@ fn views_keep_the_total(cluster: &Cluster, by_layer: &[Vec<String>]) -> Result<(
     Ok(())
 }
 
+/// Checks that the view of frames has the tags of each: at the leaf of every sample that ends in the kernel, and nowhere else.
+fn frames_have_their_tags(cluster: &Cluster) -> Result<()> {
+    let leaves =
+        cluster.number("SELECT countIf(self AND has(frame_tags, 'in-kernel')) FROM tagged_frames")?;
+    let samples = cluster.number("SELECT countIf(has(tags, 'layer=kernel')) FROM tagged_samples")?;
+    ensure!(
+        leaves == samples && samples > 0.0,
+        "{leaves} leaves of {samples} samples"
+    );
+    let of_tag = ["--tag", "in-kernel", "--since", "-1h", "--runs", "-o", "json"];
+    let by_frame = cluster.json(&[&["top"], &of_tag[..]].concat())?;
+    let by_stack = cluster.json(&[
+        "top",
+        "--tag",
+        "layer=kernel",
+        "--since",
+        "-1h",
+        "--runs",
+        "-o",
+        "json",
+    ])?;
+    ensure!(by_frame["cores"] == by_stack["cores"], "{by_frame} {by_stack}");
+    Ok(())
+}
+
+/// Asks for what no batch says: the host, and the region that its agent told the inventory.
+const PLACES: &str = r#"schema places
+rule eu {
+    on root
+    when host is "host-a" and region is "eu"
+    tag stack "place={region}/{host}/{label tier}"
+    example "main" with host "host-a", region "eu", label tier "gold" gives "place=eu/host-a/gold"
+    example "main" with host "host-b", region "eu", label tier "gold" gives nothing
+}
+rule us {
+    when region is "us"
+    tag stack place=us
+    example "main" with region "us" gives place=us
+}
+"#;
+
+/// Checks that schemas see the host and its labels, and that samples of before keep what they have.
+fn labels_of_hosts_decide(cluster: &Cluster, feed: &mut Feed) -> Result<()> {
+    let bus = support::bus(cluster)?;
+    let record = HostRecord {
+        host: "host-a".into(),
+        time_us: 1,
+        agent: "1".into(),
+        kernel: "6".into(),
+        cpus: 2,
+        labels: vec!["region=eu".into(), "tier=gold".into()],
+        services: Vec::new(),
+    };
+    let topic = bus.topic(Topic::Hosts);
+    put(&bus, &topic, "host-a", codec::encode_framed(&record)?)?;
+    let file = cluster.path("places.stacks").display().to_string();
+    fs::write(&file, PLACES)?;
+    let tried = cluster.json(&["stacks", "try", &file, "--since", "-1h", "-o", "json", "--runs"])?;
+    ensure!(
+        tried["now"]["untagged_share"] == 0.0 && tried["untagged_share"] == 0.0,
+        "tried together with those in force, which tag everything: {tried}"
+    );
+    cluster.strobe(&["stacks", "apply", &file])?;
+    processor_says(cluster, IN_FORCE, 2)?;
+    let placed = "SELECT countIf(has(tags, 'place=eu/host-a/gold')) FROM tagged_samples";
+    cluster.wait_longer("labels arrive", LONGEST, || {
+        send(cluster, feed, 1).is_ok() && cluster.number(placed).is_ok_and(|samples| samples > 0.0)
+    })?;
+    let rows =
+        "SELECT count() FROM tags WHERE labels = map('host', 'host-a', 'region', 'eu', 'label tier', 'gold')";
+    let others = "SELECT countIf(has(tags, 'place=us')) FROM tagged_samples";
+    ensure!(cluster.number(rows)? > 0.0, "contexts have their values");
+    ensure!(cluster.number(others)? == 0.0);
+    ensure!(
+        cluster.number(placed)? < cluster.number("SELECT count() FROM samples")?,
+        "what came before the schema has no place"
+    );
+    Ok(())
+}
+
 /// Publishes a text as a schema past the command line, which would refuse it.
 fn publish(cluster: &Cluster, name: &str, value: Vec<u8>) -> Result<()> {
     let bus = support::bus(cluster)?;
-    let mut producer = ResendingProducer::new(&bus, WindowLimits::default())?;
+    let topic = bus.topic(Topic::Config);
+    put(&bus, &topic, &StackSchemaFile::key(name), value)
+}
+
+/// Puts a value under a key of a compacted topic.
+fn put(bus: &BusSettings, topic: &str, key: &str, value: Vec<u8>) -> Result<()> {
+    let mut producer = ResendingProducer::new(bus, WindowLimits::default())?;
     let message = Outgoing {
-        topic: bus.topic(Topic::Config).as_str().into(),
-        key: Some(StackSchemaFile::key(name).into()),
+        topic: topic.into(),
+        key: Some(key.to_owned().into()),
         headers: Headers::new(),
         payload: Some(value.into()),
     };

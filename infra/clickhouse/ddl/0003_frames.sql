@@ -1,9 +1,9 @@
 -- What a frame is called. The row of the highest generation counts, so a name that is found later replaces its
--- absence. Written again once per day of use, expires by last use.
+-- absence, and no absence replaces a name. Written again once per day of use, expires by last use.
 CREATE TABLE IF NOT EXISTS frames /*ON CLUSTER*/
 (
     frame UInt64 CODEC(ZSTD(1)) COMMENT 'Frame key',
-    generation UInt64 CODEC(ZSTD(1)) COMMENT 'When the names were made: microseconds since 1970',
+    generation UInt64 CODEC(ZSTD(1)) COMMENT '255 with a name, 254 without, times 2^52, plus when it was made: microseconds since 1970',
     functions Array(String) CODEC(ZSTD(3)) COMMENT 'Outermost first, all but the first inlined, empty where reason says why',
     files Array(String) CODEC(ZSTD(3)),
     lines Array(UInt32) CODEC(ZSTD(3)),

@@ -8,7 +8,7 @@ CREATE TABLE IF NOT EXISTS tags /*ON CLUSTER*/
 (
     stack UInt64 CODEC(ZSTD(1)) COMMENT 'Low 64 bits of the stack key: what samples hold',
     context UInt64 CODEC(ZSTD(1)) COMMENT 'Key of the context: what samples hold',
-    generation UInt64 CODEC(ZSTD(1)) COMMENT 'When the tags were made: microseconds since 1970',
+    generation UInt64 CODEC(ZSTD(1)) COMMENT '255 less the frames without a name, times 2^52, plus when the tags were made: microseconds since 1970',
     service LowCardinality(String) CODEC(ZSTD(1)),
     profiler LowCardinality(String) CODEC(ZSTD(1)),
     labels Map(String, String) CODEC(ZSTD(1)) COMMENT 'Other values of the context: region, host, label NAME, annotation NAME',

@@ -1,6 +1,6 @@
 -- Samples with the tags of their stacks, by the newest generation. A sample without tags is here too, with none.
 -- `ARRAY JOIN tags AS tag` makes one row of each (sample, tag).
-CREATE VIEW IF NOT EXISTS tagged_samples /*ON CLUSTER*/ AS
+CREATE OR REPLACE VIEW tagged_samples /*ON CLUSTER*/ AS
 SELECT
     s.service AS service,
     s.profiler AS profiler,

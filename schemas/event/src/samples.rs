@@ -38,7 +38,8 @@ pub struct Locations {
 pub struct SamplesBatch {
     /// The batch as it was.
     pub raw: RawBatch,
-    /// Generation of the names and tags: unix microseconds at which they were made. The highest counts.
+    /// When the names and tags were made, unix microseconds: with how many names there are it says which of several rows
+    /// counts, see [`crate::Generation`].
     pub generation: u64,
     /// Names of its frames.
     pub locations: Locations,

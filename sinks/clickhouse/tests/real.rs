@@ -10,7 +10,7 @@
 mod support;
 
 use strobe_bus::{Meta, Topic, dead_letter};
-use strobe_event::{Identity, Part, split};
+use strobe_event::{Identity, Locations, Part, Reason, StackOutcome, split};
 
 use support::proxy::{self, Fate};
 use support::{Rig, skipped, wait_until};
@@ -297,5 +297,62 @@ fn events_of_runs_are_stored() {
          AND detail = 'as planned' AND drops = map('ring_full', 5) AND taken = spooled + 5 AND batches = 1";
     assert_eq!(rig.number(as_sent), 1);
     assert_eq!(rig.number("SELECT count() FROM (SELECT * FROM runs FINAL)"), 1);
+    sink.stop();
+}
+
+/// Checks that what a processor says that found no names replaces neither names nor tags that are made of more, however much
+/// later it comes, and that what is newer and made of as many does.
+#[test]
+fn fewer_names_replace_nothing() {
+    let mut rig = rig!("fewer_names", 1);
+    let sink = rig.sink(&[]);
+    let (_, first) = rig.batch("a");
+    let mut send = |batch: &strobe_event::SamplesBatch| {
+        let (meta, _) = rig.batch("a");
+        let meta = Meta {
+            samples: batch.raw.samples.len() as u64,
+            ..meta
+        };
+        rig.expect(&meta, batch);
+        rig.send(&meta, batch);
+        rig.flush();
+        rig.assert_exactly_once();
+        let count = |what: &str| rig.number(what);
+        (
+            count("SELECT count() FROM (SELECT * FROM frames FINAL) WHERE notEmpty(functions)"),
+            count("SELECT count() FROM (SELECT * FROM tags FINAL) WHERE has(tags, 'of-fewer')"),
+            count("SELECT count() FROM (SELECT * FROM tags FINAL) WHERE has(tags, 'of-as-many')"),
+            count("SELECT count() FROM (SELECT * FROM tags FINAL)"),
+        )
+    };
+    let (named, fewer, many, pairs) = send(&first);
+    assert!(named > 0 && pairs > 0 && fewer == 0 && many == 0);
+
+    let tagged = |tag: &str, later_s: u64| {
+        let mut batch = first.clone();
+        batch.generation += later_s * 1_000_000;
+        batch.tags.text.push(tag.to_owned());
+        let tag = (batch.tags.text.len() - 1) as u32;
+        for outcome in &mut batch.tags.outcomes {
+            *outcome = StackOutcome {
+                tags: vec![tag],
+                ..StackOutcome::default()
+            };
+        }
+        batch
+    };
+    let mut without_names = tagged("of-fewer", 3_600);
+    let frames = without_names.raw.frames.len();
+    without_names.locations = Locations {
+        count: vec![0; frames],
+        reason: vec![Reason::MissingBinary as u8; frames],
+        text: vec![String::new()],
+        ..Locations::default()
+    };
+    assert_eq!(send(&without_names), (named, 0, 0, pairs));
+    assert_eq!(send(&tagged("of-as-many", 7_200)), (named, 0, pairs, pairs));
+    // Neither does it once more, now that its own content was written before.
+    without_names.generation += 7_200 * 1_000_000;
+    assert_eq!(send(&without_names), (named, 0, pairs, pairs));
     sink.stop();
 }

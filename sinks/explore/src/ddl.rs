@@ -4,7 +4,7 @@
 
 use crate::{ClickHouse, Error};
 
-const FILES: [&str; 13] = [
+const FILES: [&str; 14] = [
     include_str!("../../../infra/clickhouse/ddl/0001_samples.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks_end.sql"),
@@ -18,6 +18,7 @@ const FILES: [&str; 13] = [
     include_str!("../../../infra/clickhouse/ddl/0010_coverage.sql"),
     include_str!("../../../infra/clickhouse/ddl/0011_service_hours.sql"),
     include_str!("../../../infra/clickhouse/ddl/0012_tagged_samples.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0013_tagged_frames.sql"),
 ];
 
 /// Returns the statements in their order: one per file.

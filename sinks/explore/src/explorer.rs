@@ -13,6 +13,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use strobe_event::StackEnd;
 use tokio::sync::Mutex;
 
+use self::views::MarkedStack;
+use crate::marks::MarkTexts;
 use crate::profile::{self, Completeness, Profile};
 use crate::selection::{Per, Sql};
 use crate::store::{FrameRow, Selected, StackStore};
@@ -40,6 +42,8 @@ struct StackRow {
 /// The cache, and how new its names are.
 struct State {
     store: StackStore,
+    /// Texts of the marks in it.
+    mark_texts: MarkTexts,
     /// The newest `inserted` seen among frames, by the store's clock.
     newest_names_s: u32,
     asked: Option<Instant>,
@@ -58,6 +62,7 @@ impl Explorer {
     pub fn new(settings: &ClickHouse) -> Self {
         let state = State {
             store: StackStore::default(),
+            mark_texts: MarkTexts::default(),
             newest_names_s: 0,
             asked: None,
         };
@@ -183,7 +188,7 @@ impl Explorer {
                         total[side] = self.add_tags(&mut state, selection, key, side, &mut sums).await?;
                     }
                 }
-                (top::of_names(sums), total)
+                (top::of_tags(sums), total)
             }
         };
         Ok(top::finish(rows, total, ranges, (sort, limit)))
@@ -248,10 +253,20 @@ impl Explorer {
         selection: &Selection,
         baseline: Option<&Selection>,
     ) -> Result<Selected, Error> {
-        let (totals, mut views) = self.view_totals(selection).await?;
+        Ok(self.select_with_views(state, selection, baseline).await?.0)
+    }
+
+    /// The same, with the stacks that schemas show otherwise than they are.
+    async fn select_with_views(
+        &self,
+        state: &mut State,
+        selection: &Selection,
+        baseline: Option<&Selection>,
+    ) -> Result<(Selected, Vec<MarkedStack>), Error> {
+        let (totals, mut views) = self.view_totals(selection, &mut state.mark_texts).await?;
         let mut base = Vec::new();
         if let Some(baseline) = baseline {
-            let (totals, more) = self.view_totals(baseline).await?;
+            let (totals, more) = self.view_totals(baseline, &mut state.mark_texts).await?;
             base = totals;
             views.extend(more);
         }
@@ -261,15 +276,23 @@ impl Explorer {
             self.refresh_names(state).await?;
         }
         let missing = [&totals, &base].map(|totals| missing(&state.store, totals, &of_view));
-        if state.store.is_full(missing.iter().map(Vec::len).sum()) {
+        let marks = views.iter().filter(|view| !state.store.knows_stack(view.key));
+        let marks: Vec<usize> = marks.map(|view| view.marks.len()).collect();
+        if state.store.is_full(
+            missing.iter().map(Vec::len).sum(),
+            marks.len(),
+            marks.iter().sum(),
+        ) {
             state.store.clear();
+            // What the views at hand name stays alive with them.
+            state.mark_texts.clear();
         }
         let mut over_limit = !self.know(state, selection, &totals, &of_view).await?;
         if let Some(baseline) = baseline {
             over_limit |= !self.know(state, baseline, &base, &of_view).await?;
         }
         for view in &views {
-            state.store.insert_view(view.key, view.stack, &view.marks);
+            over_limit |= !state.store.insert_view(view.key, view.stack, &view.marks);
         }
         state.store.sort();
         let mut selected = state.store.select([&totals, &base], over_limit);
@@ -281,7 +304,7 @@ impl Explorer {
                 selected.retain(&state.store, &kept, side);
             }
         }
-        Ok(selected)
+        Ok((selected, views))
     }
 
     /// Fetches the stacks of `totals` that the cache does not know, and their frames. Returns whether all had room.

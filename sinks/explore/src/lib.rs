@@ -58,6 +58,6 @@ pub use settings::{ClickHouse, ClickHouseConfig};
 pub use spread::Intervals;
 pub use status::{EpochSpan, HostEpochs, RunStatus, Status};
 pub use store::StackStore;
-pub use tagging::{TagStack, Taggable, TaggableFrame};
+pub use tagging::{ContextValues, TagStack, Taggable, TaggableFrame};
 pub use top::{By, Sort, Top, TopRow};
 pub use totals::StackTotal;

@@ -12,10 +12,10 @@ const HOUR_US: u64 = 3_600_000_000;
 /// Microseconds of a day: the grain of their projection.
 const DAY_US: u64 = 24 * HOUR_US;
 
-/// Samples whose stack, in their context, has all of the tags that are asked for.
+/// Samples whose stack, in their context, has all of the tags that are asked for: as a whole, or one of its frames.
 const TAGGED: &str = " AND (toUInt64(samples.stack), samples.context) IN (SELECT t.stack, t.context FROM tags AS t FINAL WHERE \
      arrayAll(wanted -> arrayExists(tag -> tag = wanted OR startsWith(tag, concat(wanted, '/')) OR startsWith(tag, \
-     concat(wanted, '=')), t.tags), {tags:Array(String)}))";
+     concat(wanted, '=')), arrayConcat(t.tags, t.frame_tags.tag)), {tags:Array(String)}))";
 
 /// Which weight is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -83,8 +83,8 @@ pub struct Selection {
     pub focus: Option<Regex>,
     /// No stacks in which a function's name matches.
     pub ignore: Option<Regex>,
-    /// Only samples whose stacks have all of these tags: `copy=vector` is that tag and what goes deeper, `copy` any value
-    /// of the key.
+    /// Only samples whose stacks, or frames of them, have all of these tags: `copy=vector` is that tag and what goes
+    /// deeper, `copy` any value of the key.
     pub tags: Vec<String>,
     /// Whether stacks are shown as they were named, without what stack schemas hide or rename.
     pub raw: bool,

@@ -14,9 +14,12 @@ use strobe_event::{Reason, StackEnd};
 use self::view::View;
 use crate::{FunctionName, StackTotal};
 
-/// Most frames of all stacks together: 1.2 million stacks of 38 frames, about 0.6 GB with their sequences and keys.
-/// What does not fit is named in each answer.
+/// Most frames of all stacks together: 1.2 million stacks of 38 frames, about 0.6 GB with their sequences and keys. Stacks
+/// as schemas show them count with their frames and [`MARK_FRAMES`] for each mark. What does not fit is named in each answer.
 pub(crate) const STACK_FRAMES_MAX: usize = 48 << 20;
+
+/// Frames whose room a mark takes: 24 bytes, where a frame with its part of a sequence takes 12.
+const MARK_FRAMES: usize = 2;
 
 /// The function that stands for stacks without a row.
 const NOT_STORED: u32 = 0;
@@ -101,6 +104,8 @@ pub struct StackStore {
     stacks: Vec<StackEntry>,
     stack_ids: FxHashMap<u64, u32>,
     stack_frames: Vec<u32>,
+    /// Room that views take, in frames.
+    view_frames: usize,
     /// Functions of the stacks, root first, inlined ones behind the function they are in.
     sequences: Vec<u32>,
     /// Stacks sorted by their sequences; those that came since lie behind.
@@ -145,6 +150,7 @@ impl StackStore {
             stacks: Vec::new(),
             stack_ids: FxHashMap::default(),
             stack_frames: Vec::new(),
+            view_frames: 0,
             sequences: Vec::new(),
             order: Vec::new(),
             sorted: 0,
@@ -171,14 +177,19 @@ impl StackStore {
         *self = Self::with_limit(self.frames_max);
     }
 
-    /// Returns whether `stacks` more of the usual depth would go over the limit.
-    pub(crate) fn is_full(&self, stacks: usize) -> bool {
+    /// Returns the frames, and what takes as much room.
+    fn room_taken(&self) -> usize {
+        self.stack_frames.len() + self.view_frames
+    }
+
+    /// Returns whether `stacks` more of the usual depth, and `views` with so many marks together, would go over the limit.
+    pub(crate) fn is_full(&self, stacks: usize, views: usize, marks: usize) -> bool {
         let depth = self
             .stack_frames
             .len()
             .checked_div(self.stacks.len())
             .unwrap_or(40);
-        self.stack_frames.len() + stacks * depth > self.frames_max
+        self.room_taken() + (stacks + views) * depth + MARK_FRAMES * marks > self.frames_max
     }
 
     pub(crate) fn knows_stack(&self, stack: u64) -> bool {
@@ -229,7 +240,7 @@ impl StackStore {
         if self.knows_stack(stack) {
             return true;
         }
-        if self.stack_frames.len() + frames.len() > self.frames_max {
+        if self.room_taken() + frames.len() > self.frames_max {
             return false;
         }
         let frames_start = self.stack_frames.len();

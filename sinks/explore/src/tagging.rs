@@ -32,6 +32,10 @@ pub struct TagStack {
     pub weight: f64,
 }
 
+/// Values of contexts beside service and profiler, by the context's key.
+#[derive(Debug, Clone, Default)]
+pub struct ContextValues(pub(crate) FxHashMap<u64, Vec<(String, String)>>);
+
 /// What is stored of a selection, as far as schemas ask.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Taggable {
@@ -43,12 +47,25 @@ pub struct Taggable {
     pub unknown: f64,
 }
 
+impl Taggable {
+    /// Returns how many frames of a stack have no name.
+    pub fn unnamed(&self, stack: &TagStack) -> usize {
+        let unnamed = |frame: &&u32| {
+            self.frames
+                .get(**frame as usize)
+                .is_none_or(|frame| frame.unnamed)
+        };
+        stack.frames.iter().filter(unnamed).count()
+    }
+}
+
 #[derive(Debug, clickhouse::Row, serde::Deserialize)]
 pub(crate) struct PairRow {
     pub(crate) stack_id: u64,
     pub(crate) context_id: u64,
     pub(crate) of_service: String,
     pub(crate) of_profiler: String,
+    pub(crate) of_host: String,
     pub(crate) weight: f64,
 }
 
@@ -64,7 +81,7 @@ pub(crate) fn collect(
     store: &StackStore,
     selected: &Selected,
     pairs: Vec<PairRow>,
-    labels: &FxHashMap<u64, Vec<(String, String)>>,
+    contexts: &ContextValues,
 ) -> Taggable {
     let mut out = Taggable::default();
     let mut local: FxHashMap<u32, u32> = FxHashMap::default();
@@ -89,7 +106,10 @@ pub(crate) fn collect(
         if pair.context_id != 0 {
             values.push(("service".to_owned(), pair.of_service));
             values.push(("profiler".to_owned(), pair.of_profiler));
-            values.extend(labels.get(&pair.context_id).cloned().unwrap_or_default());
+            values.extend(contexts.0.get(&pair.context_id).cloned().unwrap_or_default());
+            if !pair.of_host.is_empty() && !values.iter().any(|(name, _)| name == "host") {
+                values.push(("host".to_owned(), pair.of_host));
+            }
         }
         out.stacks.push(TagStack {
             stack: pair.stack_id,

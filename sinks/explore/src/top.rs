@@ -23,7 +23,8 @@ pub enum By {
     Host,
     /// A thread's name.
     Thread,
-    /// A tag of the stack. A stack with several counts for each, so that rows may add up to more than the whole.
+    /// A tag, of the stack or of one of its frames. A stack with several counts for each, so that rows may add up to more
+    /// than the whole. A frame's tag has alone what was spent in such a frame, and in all what was spent below one.
     Tag,
 }
 
@@ -236,6 +237,13 @@ pub(crate) fn of_names(sums: FxHashMap<String, [f64; 2]>) -> Vec<(TopRow, Weight
     };
     sums.into_iter()
         .map(|(name, own)| (row(&name, "", 0, ""), weights(own)))
+        .collect()
+}
+
+/// Returns the sums of tags.
+pub(crate) fn of_tags(sums: FxHashMap<String, Weights>) -> Vec<(TopRow, Weights)> {
+    let rows = sums.into_iter();
+    rows.map(|(name, weights)| (row(&name, "", 0, ""), weights))
         .collect()
 }
 

@@ -30,6 +30,22 @@ pub(crate) struct NameStackTotal {
     pub(crate) weight: f64,
 }
 
+/// What one stack stands for under one tag, for one service.
+#[derive(Debug, Clone, PartialEq, Row, Deserialize)]
+pub(crate) struct TaggedTotal {
+    pub(crate) name: String,
+    pub(crate) stack_id: u64,
+    pub(crate) of_service: String,
+    /// The location nearest to the leaf that has the tag, [`TaggedTotal::WHOLE`] where the stack as a whole has it.
+    pub(crate) place: (u16, u16),
+    pub(crate) weight: f64,
+}
+
+impl TaggedTotal {
+    /// The place of a tag of the whole stack: further from the root than any frame.
+    pub(crate) const WHOLE: (u16, u16) = (u16::MAX, u16::MAX);
+}
+
 /// [`StackTotal`]s as columns.
 #[derive(Debug, Clone, PartialEq, Row, Deserialize)]
 pub(crate) struct TotalColumns {

@@ -72,13 +72,13 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let mut done = Done::default();
     wait(async {
         // Clocks differ: what is written now counts, whoever wrote what is there.
-        let generation = now.max(explorer.newest_names().await? + 1);
+        let made_us = now.max(explorer.newest_names().await? + 1);
         let mut after = None;
         loop {
             let page = explorer.frames_after(after, &asked, PAGE_FRAMES).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.frame);
-            let rows = rows(&mut symbolizer, &page, generation, &mut done)?;
+            let rows = rows(&mut symbolizer, &page, made_us, &mut done)?;
             write_frames(&store, &rows).await?;
             eprint!(
                 "\r{} frames read, {} named",
@@ -127,7 +127,7 @@ fn symbolizer(config: &Config) -> Result<Symbolizer, CliError> {
 fn rows(
     symbolizer: &mut Symbolizer,
     page: &[NamedFrame],
-    generation: u64,
+    made_us: u64,
     done: &mut Done,
 ) -> Result<FrameRows, CliError> {
     let mut binaries: BTreeMap<(u8, &str), Vec<&NamedFrame>> = BTreeMap::new();
@@ -148,17 +148,17 @@ fn rows(
             .resolve(key.kind, &key.id, &addresses)
             .map_err(strobe_processor::ProcessorError::from)?;
         for (frame, resolved) in frames.into_iter().zip(&names) {
-            add(&mut rows, frame, resolved, generation, done);
+            add(&mut rows, frame, resolved, made_us, done);
         }
     }
     Ok(rows)
 }
 
-fn add(rows: &mut FrameRows, frame: &NamedFrame, resolved: &Resolved, generation: u64, done: &mut Done) {
+fn add(rows: &mut FrameRows, frame: &NamedFrame, resolved: &Resolved, made_us: u64, done: &mut Done) {
     let had_name = !frame.functions.is_empty();
     let row = |reason| FrameRow {
         frame: frame.frame,
-        generation,
+        made_us,
         module: &frame.module,
         build_id: &frame.build_id,
         kind: frame.kind,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use serde_json::json;
-use strobe_event::ContextKey;
 use strobe_event::tags::OUTCOME_ENTRIES_MAX;
+use strobe_event::{ContextKey, Generation};
 use strobe_explore::{Explorer, TagStack, Taggable};
 use strobe_processor::schemas;
 use strobe_processor::tag::{MEMORY_BYTES, Tagger};
@@ -83,15 +83,16 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let mut seen: HashSet<(u64, u64)> = HashSet::new();
     wait(async {
         // Clocks differ: what is written now counts, whoever wrote what is there.
-        let generation = now.max(explorer.newest_tags().await? + 1);
+        let made_us = now.max(explorer.newest_tags().await? + 1);
+        let contexts = explorer.context_values().await?;
         for hour in hours(&selection) {
-            let mut stored = explorer.taggable(&hour).await?;
+            let mut stored = explorer.taggable(&hour, &contexts, false).await?;
             stored
                 .stacks
                 .retain(|stack| seen.insert((stack.stack, stack.context)));
             done.unknown += stored.unknown;
             for stacks in stored.stacks.chunks(STACKS_PER_INSERT) {
-                let rows = rows(&mut tagger, &stored, stacks, (now, generation), &mut done);
+                let rows = rows(&mut tagger, &stored, stacks, (now, made_us), &mut done);
                 if tagger.cut() > 0 {
                     return Err(CliError::Usage(format!(
                         "over {OUTCOME_ENTRIES_MAX} tags and marks for {STACKS_PER_INSERT} stacks: enable fewer schemas"
@@ -136,12 +137,12 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     }
 }
 
-/// Returns a row for each of some stacks and contexts, written now in a generation.
+/// Returns a row for each of some stacks and contexts, written now, as made at a time.
 fn rows(
     tagger: &mut Tagger,
     stored: &Taggable,
     stacks: &[TagStack],
-    (now_us, generation): (u64, u64),
+    (now_us, made_us): (u64, u64),
     done: &mut Done,
 ) -> TagRows {
     let mut session = tagger.begin((now_us / DAY_US) as u32);
@@ -172,7 +173,7 @@ fn rows(
         rows.push(&TagRow {
             stack: stack.stack,
             context: ContextKey(stack.context),
-            generation,
+            generation: Generation::new(stored.unnamed(stack), made_us),
             // As it was when the samples came: the context's key stands for these values.
             values: &values(stack),
             outcome,

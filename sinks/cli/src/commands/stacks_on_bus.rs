@@ -20,24 +20,34 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
 /// Which schemas are put in force.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  strobe stacks apply schemas/stacks\n  strobe stacks apply shared.stacks checkout.stacks \
+    after_help = "Examples:\n  strobe stacks apply --shipped\n  strobe stacks apply schemas/stacks team.stacks\n  strobe stacks apply shared.stacks checkout.stacks \
                   --enable checkout"
 )]
 pub struct Apply {
     #[command(flatten)]
     files: Files,
-    /// Enable these alone; the others are there to be included. All are enabled otherwise.
-    #[arg(long, value_name = "NAME")]
-    enable: Vec<String>,
+    #[command(flatten)]
+    enable: Enable,
     /// Let rules be without an example.
     #[arg(long)]
     untested: bool,
     /// Publish another text under a version that is on the bus already.
     #[arg(long)]
     force: bool,
+    /// Do nothing where schemas are on the bus already: for what starts a site, so that it changes nobody's choice.
+    #[arg(long)]
+    unless_any: bool,
     /// Only say what would be done.
     #[arg(long)]
     dry_run: bool,
+}
+
+/// Which of the given schemas do something by themselves.
+#[derive(clap::Args)]
+pub struct Enable {
+    /// Enable these alone; the others are there to be included. All are enabled otherwise.
+    #[arg(long = "enable", value_name = "NAME")]
+    names: Vec<String>,
 }
 
 /// How the list is shown.
@@ -75,30 +85,12 @@ pub fn apply(config: &Config, args: &Apply) -> Result<(), CliError> {
         said(&wrong)?;
         return Err(CliError::Said);
     }
-    for name in &args.enable {
-        if given.get(name).is_none() {
-            return Err(CliError::Usage(format!(
-                "--enable `{name}`: no file holds that schema"
-            )));
-        }
-    }
-    let by = format!("{}@{}", user(), host());
-    let files: Vec<StackSchemaFile> = given
-        .schemas()
-        .map(|schema| {
-            StackSchemaFile {
-                name: schema.name.to_string(),
-                version: schema.version,
-                enabled: args.enable.is_empty() || args.enable.iter().any(|name| **name == *schema.name),
-                applied_us: now_us(),
-                applied_by: by.clone(),
-                text: Vec::new(),
-            }
-            .with_text(&schema.source.text)
-        })
-        .collect();
+    let files = files_of(&given, &args.enable)?;
     // As processors will see them: with those of others.
     let mut together = schemas::on_bus(&bus)?;
+    if args.unless_any && together.iter().count() + together.unreadable().count() > 0 {
+        return render::say("stack schemas are on the bus already: nothing was changed");
+    }
     for file in &files {
         let known = together
             .get(&file.name)
@@ -135,6 +127,33 @@ pub fn apply(config: &Config, args: &Apply) -> Result<(), CliError> {
         files.len(),
         program.rules()
     ))
+}
+
+/// Returns schemas as the bus carries them, applied now by whoever asks.
+///
+/// # Errors
+/// [`CliError::Usage`] where a schema is to be enabled that is not among them.
+pub fn files_of(given: &Library, enable: &Enable) -> Result<Vec<StackSchemaFile>, CliError> {
+    for name in &enable.names {
+        if given.get(name).is_none() {
+            return Err(CliError::Usage(format!(
+                "--enable `{name}`: no file holds that schema"
+            )));
+        }
+    }
+    let by = format!("{}@{}", user(), host());
+    let schemas = given.schemas().map(|schema| {
+        StackSchemaFile {
+            name: schema.name.to_string(),
+            version: schema.version,
+            enabled: enable.names.is_empty() || enable.names.iter().any(|name| **name == *schema.name),
+            applied_us: now_us(),
+            applied_by: by.clone(),
+            text: Vec::new(),
+        }
+        .with_text(&schema.source.text)
+    });
+    Ok(schemas.collect())
 }
 
 /// Lists what is on the bus.

@@ -1,6 +1,6 @@
 //! Rows of `frames`: what each frame is called.
 
-use strobe_event::{FrameKey, Reason, SamplesBatch};
+use strobe_event::{FrameKey, Generation, Reason, SamplesBatch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::columns::Columns;
@@ -14,8 +14,8 @@ use crate::written::Written;
 pub struct FrameRow<'a> {
     /// The frame's key.
     pub frame: u64,
-    /// When the names were made, in microseconds since 1970: the highest counts.
-    pub generation: u64,
+    /// When the names were made, in microseconds since 1970: among rows with names the newest counts.
+    pub made_us: u64,
     /// Path of the binary, `[kernel]`, or empty.
     pub module: &'a str,
     /// Lower-case hexadecimal digits; empty where there is no binary.
@@ -102,7 +102,7 @@ impl FrameRows {
         let only_name = if raw.frames.name[index] != 0 { KIND_NAME } else { 0 };
         let row = FrameRow {
             frame: key,
-            generation: batch.generation,
+            made_us: batch.generation,
             module: match binary {
                 Some(binary) if binary.kind == strobe_event::BinaryKind::Kernel => "[kernel]",
                 Some(binary) => &raw.strings[binary.path as usize],
@@ -133,8 +133,10 @@ impl FrameRows {
     ) {
         self.rows += 1;
         self.frame.extend_from_slice(&row.frame.to_le_bytes());
-        self.generation.extend_from_slice(&row.generation.to_le_bytes());
         let count = levels.len();
+        // A name that somebody else found stays, also where this row has none for the frame.
+        let generation = Generation::new(usize::from(count == 0), row.made_us);
+        self.generation.extend_from_slice(&generation.0.to_le_bytes());
         for (function, file, line) in levels {
             text(&mut self.functions.values, function);
             text(&mut self.files.values, file);

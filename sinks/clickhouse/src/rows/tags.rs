@@ -1,6 +1,6 @@
 //! Rows of `tags`: what stack schemas say of each stack in each context.
 
-use strobe_event::{ContextKey, FrameTag, Mark, Place, SamplesBatch, StackKey, StackOutcome};
+use strobe_event::{ContextKey, FrameTag, Generation, Mark, Place, SamplesBatch, StackKey, StackOutcome};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::columns::Columns;
@@ -16,8 +16,8 @@ pub struct TagRow<'a> {
     pub stack: u64,
     /// The context's key.
     pub context: ContextKey,
-    /// When it was made, unix microseconds: the highest counts.
-    pub generation: u64,
+    /// Of how many names it was made, and when: the highest counts.
+    pub generation: Generation,
     /// Names and values of the context.
     pub values: &'a [(&'a str, &'a str)],
     /// What is said.
@@ -109,17 +109,20 @@ impl TagRows {
         let values: Vec<Vec<(&str, &str)>> = (0..tags.contexts.len())
             .map(|context| tags.values(context).collect())
             .collect();
+        let unnamed = unnamed_frames(batch);
         for pair in 0..tags.stack.len() {
             let [stack, context, outcome] =
                 [&tags.stack, &tags.context, &tags.outcome].map(|of| of[pair] as usize);
             let key = mix(contexts[context].0, stacks[stack].low());
-            if !due.is_due((day, key), outcomes[outcome], written) {
+            // The same, but of more names, is news: nothing that is made of fewer may count instead.
+            let content = mix(outcomes[outcome], unnamed[stack] as u64);
+            if !due.is_due((day, key), content, written) {
                 continue;
             }
             self.push(&TagRow {
                 stack: stacks[stack].low(),
                 context: contexts[context],
-                generation: batch.generation,
+                generation: Generation::new(unnamed[stack], batch.generation),
                 values: &values[context],
                 outcome: &tags.outcomes[outcome],
                 schemas: &schemas,
@@ -139,7 +142,7 @@ impl TagRows {
         self.rows += 1;
         self.stack.extend_from_slice(&row.stack.to_le_bytes());
         self.context.extend_from_slice(&row.context.0.to_le_bytes());
-        self.generation.extend_from_slice(&row.generation.to_le_bytes());
+        self.generation.extend_from_slice(&row.generation.0.to_le_bytes());
         for (texts, name) in [(&mut self.service, "service"), (&mut self.profiler, "profiler")] {
             let number = texts.number(value(name));
             texts.rows.push(number);
@@ -185,6 +188,16 @@ impl TagRows {
         columns.plain(&self.day);
         columns.finish()
     }
+}
+
+/// Returns how many frames of each stack have no name.
+fn unnamed_frames(batch: &SamplesBatch) -> Vec<usize> {
+    let mut unnamed = vec![0; batch.raw.stacks.len()];
+    let names = &batch.locations.count;
+    batch.raw.stacks.for_each(|stack, frames, _| {
+        unnamed[stack] = frames.iter().filter(|&&frame| names[frame as usize] == 0).count();
+    });
+    unnamed
 }
 
 /// Returns a hash of what an outcome says, and of the schemas that say it.

@@ -6,12 +6,30 @@ use rustc_hash::FxHashMap;
 
 use super::{Explorer, State, raw};
 use crate::selection::Sql;
-use crate::totals::NameStackTotal;
+use crate::top::Weights;
+use crate::totals::TaggedTotal;
 use crate::{By, Error, Selection, Sort, Top};
+
+/// Of the places of a tag in a stack the one nearest to the leaf: the stack counts once, and the tag is its leaf's if one is.
+const TAGGED_SAMPLES: &str = "SELECT name, stack_id, of_service, place, sum(part_of_tag) AS weight FROM (SELECT stack_id, \
+     of_service, tupleElement(one, 1) AS name, max((tupleElement(one, 2), tupleElement(one, 3))) AS place, any(part) AS \
+     part_of_tag FROM (SELECT toUInt64(samples.stack) AS stack_id, samples.context AS context_id, toString(samples.service) AS \
+     of_service";
+/// Tags of a key, all where it is empty; rows of other stacks need not be brought to their newest.
+const TAGS_OF_KEY: &str = " GROUP BY stack_id, context_id, of_service) AS s LEFT JOIN (SELECT t.stack, t.context, \
+     arrayFilter(tag -> {key:String} = '' OR tag = {key:String} OR startsWith(tag, concat({key:String}, '=')) OR \
+     startsWith(tag, concat({key:String}, '/')), CAST(t.tags, 'Array(String)')) AS of_stack, \
+     arrayFilter(one -> {key:String} = '' OR tupleElement(one, 1) = {key:String} OR \
+     startsWith(tupleElement(one, 1), concat({key:String}, '=')) OR startsWith(tupleElement(one, 1), concat({key:String}, '/')), \
+     arrayZip(CAST(t.frame_tags.tag, 'Array(String)'), t.frame_tags.frame, t.frame_tags.inline)) AS of_frames \
+     FROM tags AS t FINAL WHERE t.stack IN (SELECT toUInt64(samples.stack) FROM samples";
+const BY_PLACE: &str = ")) AS g ON s.stack_id = g.stack AND s.context_id = g.context \
+     ARRAY JOIN arrayConcat(arrayMap(tag -> (tag, toUInt16(65535), toUInt16(65535)), if(empty(of_stack), [''], of_stack)), \
+     of_frames) AS one GROUP BY stack_id, context_id, of_service, name) GROUP BY name, stack_id, of_service, place";
 
 impl Explorer {
     /// Returns the heaviest values of a tag's key: `copy` has `copy=vector`, a path's key is its first part. What has no tag
-    /// of that key is `[no KEY]`. Of a key of which a stack takes one, rows add up to the whole.
+    /// of that key as a whole is `[no KEY]`. Of a key of which a stack takes one, rows add up to the whole.
     ///
     /// # Errors
     /// As [`Self::stack_totals`].
@@ -34,7 +52,7 @@ impl Explorer {
         selection: &Selection,
         key: &str,
         side: usize,
-        sums: &mut FxHashMap<String, [f64; 2]>,
+        sums: &mut FxHashMap<String, Weights>,
     ) -> Result<f64, Error> {
         let selected = self.select(state, &raw(selection), None).await?;
         let none = match key {
@@ -42,50 +60,36 @@ impl Explorer {
             key => format!("[no {key}]"),
         };
         for row in self.tagged_stacks(selection, key).await? {
-            let weight = state
-                .store
-                .stack_id(row.stack_id)
-                .map(|id| selected.weights[id as usize][0]);
-            if weight.unwrap_or(selected.unknown[0]) != 0.0 {
-                let name = if row.name.is_empty() {
-                    none.clone()
-                } else {
-                    row.name
-                };
-                sums.entry(name).or_default()[side] += row.weight;
+            let id = state.store.stack_id(row.stack_id);
+            let weight = id.map(|id| selected.weights[id as usize][0]);
+            if weight.unwrap_or(selected.unknown[0]) == 0.0 {
+                continue;
+            }
+            let name = match row.name.is_empty() {
+                true => none.clone(),
+                false => row.name,
+            };
+            let weights = sums.entry(name).or_default();
+            weights.total[side] += row.weight;
+            if row.place == TaggedTotal::WHOLE || id.and_then(|id| state.store.leaf(id)) == Some(row.place) {
+                weights.own[side] += row.weight;
             }
         }
         Ok(selected.total()[0])
     }
 
-    /// Returns the weight of each stack under each of its tags, those of a key alone where one is given; without any under
-    /// the empty one.
-    async fn tagged_stacks(&self, selection: &Selection, key: &str) -> Result<Vec<NameStackTotal>, Error> {
-        let of_key = "SELECT arrayJoin(if(empty(given), [''], given)) AS name, stack_id, sum(part) AS weight FROM (SELECT \
-                      toUInt64(samples.stack) AS stack_id, samples.context AS context_id";
+    /// Returns the weight of each stack of each service under each tag that it has as a whole or at one of its frames, those of
+    /// a key alone where one is given; what has none as a whole is under the empty one, too.
+    async fn tagged_stacks(&self, selection: &Selection, key: &str) -> Result<Vec<TaggedTotal>, Error> {
         let part = match selection.view {
             crate::View::Fleet => ", sum(fleet_weight) AS part FROM samples",
             crate::View::Runs => ", sum(run_weight) AS part FROM samples",
         };
-        let sql = selection.conditions(Sql::default().push(of_key).push(part));
-        let sql = sql.push(" GROUP BY stack_id, context_id) AS s LEFT JOIN (SELECT t.stack, t.context, ");
-        let sql = match key {
-            "" => sql.push("CAST(t.tags, 'Array(String)')"),
-            key => sql.text(
-                "arrayFilter(tag -> startsWith(tag, concat({key:String}, '=')) OR startsWith(tag, concat({key:String}, '/')) OR \
-                 tag = {key:String}, CAST(t.tags, 'Array(String)'))",
-                "key",
-                Some(key),
-            ),
-        };
-        let query = sql
-            .push(
-                " AS given FROM tags AS t FINAL) AS g ON s.stack_id = g.stack AND s.context_id = g.context GROUP BY name, \
-                 stack_id",
-            )
-            .query(&self.client);
+        let sql = selection.conditions(Sql::default().push(TAGGED_SAMPLES).push(part));
+        let sql = sql.text(TAGS_OF_KEY, "key", Some(key));
+        let query = selection.conditions(sql).push(BY_PLACE).query(&self.client);
         let failed = self.failed("sum up tags");
-        query.fetch_all::<NameStackTotal>().await.map_err(failed)
+        query.fetch_all::<TaggedTotal>().await.map_err(failed)
     }
 
     /// Returns of each function that is shown the value of a tag's key that weighs the most among the stacks that hold it:
@@ -99,40 +103,49 @@ impl Explorer {
         key: &str,
     ) -> Result<BTreeMap<String, String>, Error> {
         let mut state = self.state.lock().await;
-        let selected = self.select(&mut state, selection, None).await?;
-        let mut of_stack: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
-        for id in state.store.in_order(&selected) {
-            of_stack.entry(state.store.base(id)).or_default().push(id);
+        let (selected, views) = self.select_with_views(&mut state, selection, None).await?;
+        // Services may show a stack differently: what one shows has that one's weight alone.
+        let mut shown: FxHashMap<&str, FxHashMap<u64, u64>> = FxHashMap::default();
+        for view in &views {
+            for service in &view.services {
+                shown.entry(service).or_default().insert(view.stack, view.key);
+            }
         }
         let mut sums: FxHashMap<u32, BTreeMap<String, f64>> = FxHashMap::default();
         for row in self.tagged_stacks(selection, key).await? {
-            let base = state.store.stack_id(row.stack_id);
-            for &id in base.and_then(|base| of_stack.get(&base)).into_iter().flatten() {
-                let mut functions = state.store.sequence(id).to_vec();
-                functions.sort_unstable();
-                functions.dedup();
-                for function in functions {
-                    *sums
-                        .entry(function)
-                        .or_default()
-                        .entry(row.name.clone())
-                        .or_default() += row.weight;
-                }
+            if row.place != TaggedTotal::WHOLE {
+                continue;
+            }
+            let of_service = shown.get(row.of_service.as_str());
+            let key = of_service.and_then(|keys| keys.get(&row.stack_id)).copied();
+            let id = state.store.stack_id(key.unwrap_or(row.stack_id));
+            let Some(id) = id.filter(|&id| selected.weights[id as usize][0] != 0.0) else {
+                continue;
+            };
+            let mut functions = state.store.sequence(id).to_vec();
+            functions.sort_unstable();
+            functions.dedup();
+            for function in functions {
+                let of_values = sums.entry(function).or_default();
+                *of_values.entry(row.name.clone()).or_default() += row.weight;
             }
         }
-        let mut values: BTreeMap<String, (String, f64)> = BTreeMap::new();
+        // Functions of one name are one box.
+        let mut of_names: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
         for (function, of_values) in sums {
             let name = state.store.function_name(function).function;
+            let all = of_names.entry(name).or_default();
             for (value, weight) in of_values {
-                let best = values.entry(name.clone()).or_default();
-                if weight > best.1 {
-                    *best = (value, weight);
-                }
+                *all.entry(value).or_default() += weight;
             }
         }
-        Ok(values
-            .into_iter()
-            .map(|(name, (value, _))| (name, value))
+        let heaviest = |of_values: BTreeMap<String, f64>| {
+            let best = of_values.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+            best.map_or_else(String::new, |(value, _)| value)
+        };
+        let named = of_names.into_iter();
+        Ok(named
+            .map(|(name, of_values)| (name, heaviest(of_values)))
             .collect())
     }
 }

@@ -80,7 +80,7 @@ impl Explorer {
     pub async fn newest_names(&self) -> Result<u64, Error> {
         let newest = self
             .client
-            .query_raw("SELECT max(generation) FROM frames")
+            .query_raw("SELECT max(bitAnd(generation, 4503599627370495)) FROM frames")
             .fetch_one::<u64>();
         newest.await.map_err(self.failed("read the newest names"))
     }

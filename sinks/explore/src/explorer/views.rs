@@ -1,9 +1,11 @@
 //! Stacks as schemas show them: totals by what is shown, and the marks that make the difference.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::{Explorer, summed};
-use crate::marks::{Marks, MarksRow};
+use crate::marks::{MarkTexts, Marks, MarksRow};
 use crate::selection::{Per, Sql};
 use crate::totals::ServiceTotalColumns;
 use crate::{Error, Selection, StackTotal};
@@ -13,13 +15,19 @@ pub(super) struct MarkedStack {
     pub(super) key: u64,
     pub(super) stack: u64,
     pub(super) marks: Marks,
+    /// Services whose samples are shown so.
+    pub(super) services: Vec<Arc<str>>,
 }
+
+/// Marks by service and stack, with the key of the view that they make.
+type MarksOf = FxHashMap<Arc<str>, FxHashMap<u64, (u64, Marks)>>;
 
 impl Explorer {
     /// Returns the same per stack as schemas show it: marked stacks under the key of their view, and those views.
     pub(super) async fn view_totals(
         &self,
         selection: &Selection,
+        texts: &mut MarkTexts,
     ) -> Result<(Vec<StackTotal>, Vec<MarkedStack>), Error> {
         if selection.raw || !self.is_anything_marked(selection).await? {
             return Ok((self.stack_totals(selection).await?, Vec::new()));
@@ -35,18 +43,21 @@ impl Explorer {
             .fetch_one::<ServiceTotalColumns>()
             .await
             .map_err(self.failed("sum up stacks"))?;
-        let marks = self.marks(selection).await?;
+        let marks = self.marks(selection, texts).await?;
         let mut views: FxHashMap<u64, MarkedStack> = FxHashMap::default();
         let rows = totals.stacks.into_iter().zip(totals.services);
         let rows = rows.zip(totals.weights.into_iter().zip(totals.samples));
         let shown = rows.map(|((stack, service), (weight, samples))| {
-            let of_service = marks.get(&service).and_then(|marks| marks.get(&stack));
-            let key = of_service.map_or(stack, |(key, marks)| {
-                views.entry(*key).or_insert_with(|| MarkedStack {
+            let of_service = marks.get_key_value(service.as_str());
+            let found = of_service.and_then(|(service, marks)| Some((service, marks.get(&stack)?)));
+            let key = found.map_or(stack, |(service, (key, marks))| {
+                let view = views.entry(*key).or_insert_with(|| MarkedStack {
                     key: *key,
                     stack,
                     marks: marks.clone(),
+                    services: Vec::new(),
                 });
+                view.services.push(Arc::clone(service));
                 *key
             });
             StackTotal {
@@ -75,10 +86,7 @@ impl Explorer {
 
     /// Returns the marks of the selection's stacks, by service and stack, with the key of the view that they make. Of the
     /// contexts of a service the newest speaks.
-    async fn marks(
-        &self,
-        selection: &Selection,
-    ) -> Result<FxHashMap<String, FxHashMap<u64, (u64, Marks)>>, Error> {
+    async fn marks(&self, selection: &Selection, texts: &mut MarkTexts) -> Result<MarksOf, Error> {
         let sql = Sql::default()
             .push(
                 "SELECT stack, toString(service) AS of_service, argMax(marks.frame, generation) AS frames, \
@@ -93,14 +101,12 @@ impl Explorer {
             .query(&self.client);
         let failed = self.failed("fetch marks of stacks");
         let mut rows = query.fetch::<MarksRow>().map_err(&failed)?;
-        let mut found: FxHashMap<String, FxHashMap<u64, (u64, Marks)>> = FxHashMap::default();
+        let mut found = MarksOf::default();
         while let Some(row) = rows.next().await.map_err(&failed)? {
-            if let Some(marks) = row.marks() {
+            if let Some(marks) = row.marks(texts) {
                 let key = marks.key(row.stack);
-                found
-                    .entry(row.of_service)
-                    .or_default()
-                    .insert(row.stack, (key, marks));
+                let of_service = found.entry(row.of_service.into()).or_default();
+                of_service.insert(row.stack, (key, marks));
             }
         }
         Ok(found)

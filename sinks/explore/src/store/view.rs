@@ -1,6 +1,6 @@
 //! Stacks as schemas show them: entries of their own beside the stacks that they are views of.
 
-use super::{Line, Names, StackEntry, StackStore};
+use super::{Line, MARK_FRAMES, Names, StackEntry, StackStore};
 use crate::marks::Marks;
 
 /// A stack as schemas show it.
@@ -11,10 +11,10 @@ pub(super) struct View {
 }
 
 impl StackStore {
-    /// Keeps a stack that is known as schemas show it, under a key of its own.
-    pub(crate) fn insert_view(&mut self, key: u64, of: u64, marks: &Marks) {
+    /// Keeps a stack that is known as schemas show it, under a key of its own. Returns false when there is no room.
+    pub(crate) fn insert_view(&mut self, key: u64, of: u64, marks: &Marks) -> bool {
         let Some(base) = self.stack_id(of).filter(|_| !self.knows_stack(key)) else {
-            return;
+            return true;
         };
         let StackEntry {
             frames_start,
@@ -22,6 +22,11 @@ impl StackStore {
             end,
             ..
         } = self.stacks[base as usize];
+        let room = frames_len + MARK_FRAMES * marks.len();
+        if self.room_taken() + room > self.frames_max {
+            return false;
+        }
+        self.view_frames += room;
         let id = self.stacks.len() as u32;
         self.stacks.push(StackEntry {
             frames_start,
@@ -36,6 +41,7 @@ impl StackStore {
         });
         self.stack_ids.insert(key, id);
         self.order.push(id);
+        true
     }
 
     pub(super) fn expand_view(&mut self, id: usize, not_stored: u32) {
@@ -120,8 +126,58 @@ impl StackStore {
         self.names.get(frame as usize)?.as_ref()
     }
 
+    /// Returns the place of a stack's leaf: its frame counted from the root, its location within that.
+    pub(crate) fn leaf(&self, id: u32) -> Option<(u16, u16)> {
+        let (depth, (_, names)) = self.frames(id).enumerate().last()?;
+        let inline = names.map_or(0, |names| names.lines.len().saturating_sub(1));
+        Some((u16::try_from(depth).ok()?, u16::try_from(inline).ok()?))
+    }
+
     /// Returns the stack that this one is a view of, itself where it is none.
     pub(crate) fn base(&self, id: u32) -> u32 {
         self.stacks[id as usize].view.as_ref().map_or(id, |view| view.of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::marks::{MarkTexts, MarksRow};
+    use strobe_event::MarkKind;
+
+    fn hidden(places: u16) -> Marks {
+        let row = MarksRow {
+            stack: 1,
+            of_service: "s".into(),
+            frames: (0..places).collect(),
+            inlines: vec![0; places.into()],
+            kinds: vec![MarkKind::Hidden as i8; places.into()],
+            texts: vec!["noise".into(); places.into()],
+        };
+        row.marks(&mut MarkTexts::default()).unwrap_or_default()
+    }
+
+    /// Checks that what schemas make of stacks counts towards the limit, marks too, and that a view without room is refused and
+    /// not kept half.
+    #[test]
+    fn views_count_towards_the_limit() {
+        let mut store = StackStore::with_limit(100);
+        let frames: Vec<u64> = (0..10).collect();
+        assert!(store.insert_stack(1, &frames, None));
+        assert!(!store.is_full(1, 0, 0));
+        assert!(store.is_full(1, 4, 20), "10 more, 40 of views, and 40 of marks");
+        let mut key = 10;
+        while store.insert_view(key, 1, &hidden(10)) {
+            key += 1;
+        }
+        assert_eq!(key, 13, "10 frames, and 3 times 10 with 20 of marks");
+        assert!(!store.knows_stack(key));
+        assert!(
+            store.insert_view(key - 1, 1, &hidden(10)),
+            "what is known takes no room"
+        );
+        assert!(store.is_full(1, 0, 0));
+        store.clear();
+        assert!(!store.is_full(1, 0, 0) && !store.knows_stack(10));
     }
 }
