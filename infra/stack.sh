@@ -101,10 +101,7 @@ up() {
   "$HERE/clickhouse/engine.sh" start --port "$ENGINE_PORT"
   "$BIN/strobe" --config "$CONFIG/strobe.toml" topics apply
   "$BIN/strobe" --config "$CONFIG/strobe.toml" ddl apply
-  # The shipped stack schemas, unless somebody has put some in force already.
-  if [[ "$("$BIN/strobe" --config "$CONFIG/strobe.toml" stacks list -o json)" == "[]" ]]; then
-    "$BIN/strobe" --config "$CONFIG/strobe.toml" stacks apply "$STROBE_REPO/schemas/stacks"
-  fi
+  "$BIN/strobe" --config "$CONFIG/strobe.toml" stacks apply --shipped --unless-any
   start_part processor "$BIN/strobe" --config "$CONFIG/strobe.toml" run processor
   start_part sink "$BIN/strobe" --config "$CONFIG/strobe.toml" run sink
   start_agent

@@ -9,6 +9,7 @@ mod error;
 mod input;
 mod render;
 mod selection;
+mod shipped;
 mod tagging;
 mod times;
 

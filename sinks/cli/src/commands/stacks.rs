@@ -7,7 +7,7 @@ use strobe_stack_schema::{Diagnostic, Library, Severity, Source, StackSchemaErro
 use crate::commands::{stacks_on_bus, stacks_try};
 use crate::config::Config;
 use crate::error::CliError;
-use crate::{input, render};
+use crate::{input, render, shipped};
 
 /// What to do.
 #[derive(clap::Subcommand)]
@@ -16,7 +16,7 @@ use crate::{input, render};
     strobe stacks test schemas/stacks/cpp.stacks\n  \
     strobe stacks import team.stacktags > team.stacks\n  \
     strobe stacks try team.stacks --since -1h --service checkout\n  \
-    strobe stacks apply schemas/stacks\n  \
+    strobe stacks apply --shipped\n  \
     strobe stacks list\n  \
     strobe stacks remove team")]
 pub enum Command {
@@ -55,8 +55,11 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct Files {
     /// Files, or folders of `.stacks` files. What one includes must be among them.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "shipped")]
     paths: Vec<PathBuf>,
+    /// The schemas that Strobe ships: copies, strings, allocation, locks, compression, kernel areas and more.
+    #[arg(long)]
+    shipped: bool,
 }
 
 impl Files {
@@ -65,7 +68,10 @@ impl Files {
     /// # Errors
     /// [`CliError`] names the file that cannot be read, or the folder that has none.
     pub fn sources(&self) -> Result<Vec<Source>, CliError> {
-        let mut sources = Vec::new();
+        let mut sources: Vec<Source> = match self.shipped {
+            true => shipped::sources().collect(),
+            false => Vec::new(),
+        };
         for path in &self.paths {
             if !path.is_dir() {
                 sources.push(read(path)?);
