@@ -314,8 +314,8 @@ fn labels_of_hosts_decide(cluster: &Cluster, feed: &mut Feed) -> Result<()> {
     cluster.wait_longer("labels arrive", LONGEST, || {
         send(cluster, feed, 1).is_ok() && cluster.number(placed).is_ok_and(|samples| samples > 0.0)
     })?;
-    let rows =
-        "SELECT count() FROM tags WHERE labels = map('host', 'host-a', 'region', 'eu', 'label tier', 'gold')";
+    let rows = "SELECT count() FROM tags WHERE labels['host'] = 'host-a' AND labels['region'] = 'eu' AND labels['label tier'] = \
+                'gold' AND has(tags, 'place=eu/host-a/gold')";
     let others = "SELECT countIf(has(tags, 'place=us')) FROM tagged_samples";
     ensure!(cluster.number(rows)? > 0.0, "contexts have their values");
     ensure!(cluster.number(others)? == 0.0);

@@ -1,6 +1,6 @@
 //! What stack schemas cost: steady and cold, beside the same patterns run one by one with `regex` over every frame.
 //!
-//! `bench_stacks` measures; `bench_stacks --only new|steady|naive COUNT` runs one part and measures nothing, for callgrind.
+//! `bench_stacks` measures; `bench_stacks --only new|steady|cold|naive COUNT` runs one part and measures nothing, for callgrind.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             .map_err(Into::into)
             .and_then(|count| only(part, count)),
         [] => measure(),
-        _ => Err("usage: bench_stacks [--only new|steady|naive COUNT]".into()),
+        _ => Err("usage: bench_stacks [--only new|steady|cold|naive COUNT]".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -500,6 +500,15 @@ fn only(part: &str, count: usize) -> Result<(), Box<dyn Error>> {
                 take(&mut matcher, &batches[0], &[String::new()], &mut weights);
             }
             black_box(weights);
+        }
+        "cold" => {
+            let mut matcher = Matcher::new(compile(&[many_rules()])?);
+            for number in 0..count {
+                black_box(matcher.location(&Location {
+                    function: &function(number),
+                    ..Location::default()
+                }));
+            }
         }
         _ => {
             let patterns = patterns(&sources)?;

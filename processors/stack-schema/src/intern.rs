@@ -1,8 +1,9 @@
 //! Texts and locations, each distinct one once: what is decided of it is decided once.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 
 use rustc_hash::FxHashMap;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::field::Seen;
 use crate::flat::{self, Flats};
@@ -12,42 +13,79 @@ use crate::name::{Language, type_of};
 use crate::program::{Node, NodeIx, Program};
 
 /// Bytes of a distinct text beside its own: its place in the index and in the list, counts.
-const TEXT_BYTES: usize = 72;
+const TEXT_BYTES: usize = 56;
 /// Bytes of a distinct location: its place in the index and in the lists.
 const LOCATION_BYTES: usize = 72 + flat::ENTRY_BYTES;
 
 /// Distinct texts of one field, and which tests hold for each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Texts {
-    index: FxHashMap<Arc<str>, u32>,
-    list: Vec<(Arc<str>, u32, u32)>,
+    /// Drawn, so that nobody can give functions names that all have one hash.
+    seed: u64,
+    /// Texts by their hash; two of one hash stand in neighbouring places. The index never looks at a text when it grows.
+    index: FxHashMap<u64, u32>,
+    /// All texts, one behind the other: an allocation for each would cost as much as matching it.
+    all: String,
+    list: Vec<Text>,
     /// Tests of all texts, one behind the other.
     tests: Vec<u32>,
+}
+
+/// Where a text and its tests end; those of the one before end where they begin.
+#[derive(Debug, Clone, Copy, Default)]
+struct Text {
+    end: usize,
+    tests_end: usize,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Self {
+            seed: RandomState::new().hash_one(0),
+            index: FxHashMap::default(),
+            all: String::new(),
+            list: Vec::new(),
+            tests: Vec::new(),
+        }
+    }
 }
 
 impl Texts {
     /// Returns the number of a text; `test` appends the tests that hold for one that is new.
     fn intern(&mut self, text: &str, bytes: &mut usize, test: impl FnOnce(&mut Vec<u32>)) -> u32 {
-        if let Some(&known) = self.index.get(text) {
-            return known;
+        let mut hash = xxh3_64_with_seed(text.as_bytes(), self.seed);
+        while let Some(&known) = self.index.get(&hash) {
+            if self.text(known) == text {
+                return known;
+            }
+            hash = hash.wrapping_add(1);
         }
         let start = self.tests.len();
         test(&mut self.tests);
         let id = self.list.len() as u32;
-        let owned: Arc<str> = text.into();
-        self.index.insert(Arc::clone(&owned), id);
-        self.list.push((owned, start as u32, self.tests.len() as u32));
+        self.index.insert(hash, id);
+        self.all.push_str(text);
+        self.list.push(Text {
+            end: self.all.len(),
+            tests_end: self.tests.len(),
+        });
         *bytes += text.len() + TEXT_BYTES + 4 * (self.tests.len() - start);
         id
     }
 
     fn text(&self, id: u32) -> &str {
-        self.list.get(id as usize).map_or("", |(text, ..)| text)
+        let end = self.list.get(id as usize).map_or(0, |text| text.end);
+        self.all.get(self.before(id).end..end).unwrap_or_default()
     }
 
     fn tests(&self, id: u32) -> &[u32] {
-        let (_, start, end) = &self.list[id as usize];
-        &self.tests[*start as usize..*end as usize]
+        // Numbers come from `intern` alone.
+        &self.tests[self.before(id).tests_end..self.list[id as usize].tests_end]
+    }
+
+    fn before(&self, id: u32) -> Text {
+        let before = (id as usize).checked_sub(1).and_then(|at| self.list.get(at));
+        before.copied().unwrap_or_default()
     }
 }
 
