@@ -73,7 +73,7 @@ impl Explorer {
             .map_err(self.failed("read frames"))
     }
 
-    /// Returns the highest generation of names, 0 where there are none: what is made anew must be above it.
+    /// Returns when the newest names were made, microseconds since 1970, 0 where there are none: what is made anew must be later.
     ///
     /// # Errors
     /// [`Error::Store`].
