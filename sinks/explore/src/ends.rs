@@ -25,6 +25,15 @@ pub struct ServiceEnds {
     pub cut: BTreeMap<String, u64>,
 }
 
+/// How the stacks of all services ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct StackEnds {
+    /// By service, the most samples first.
+    pub services: Vec<ServiceEnds>,
+    /// More services have samples than are looked at: some with few are left out.
+    pub cut: bool,
+}
+
 impl ServiceEnds {
     /// Adds another one's counts.
     pub fn add(&mut self, other: &Self) {
@@ -51,15 +60,14 @@ const ENDS: &str = "SELECT toString(t.service) AS service, toUInt8(k.end) AS end
      GROUP BY service, stack) AS t LEFT JOIN \
      (SELECT stacks.stack AS stack, any(toInt8(stacks.end)) AS end FROM stacks \
      WHERE stacks.day >= toDate(fromUnixTimestamp64Micro({since:Int64}, 'UTC')) GROUP BY stack) AS k ON t.stack = k.stack \
-     GROUP BY service, end LIMIT {rows:UInt64}";
+     GROUP BY service, end ORDER BY samples DESC LIMIT {rows:UInt64}";
 
 impl Explorer {
-    /// Returns how stacks ended in the hours since `since_us` (microseconds since 1970), by service, the most samples first. Counts
-    /// whole hours, as the totals do.
+    /// Returns how stacks ended in the hours since `since_us` (microseconds since 1970). Counts whole hours, as the totals do.
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn stack_ends(&self, since_us: u64) -> Result<Vec<ServiceEnds>, Error> {
+    pub async fn stack_ends(&self, since_us: u64) -> Result<StackEnds, Error> {
         let rows = Sql::default()
             .push(ENDS)
             .query(self.client())
@@ -68,6 +76,7 @@ impl Explorer {
             .fetch_all::<EndRow>()
             .await
             .map_err(self.failed("read how stacks ended"))?;
+        let cut = rows.len() >= ROWS_MAX;
         let mut services: BTreeMap<String, ServiceEnds> = BTreeMap::new();
         for row in rows {
             let service = services.entry(row.service).or_default();
@@ -85,6 +94,6 @@ impl Explorer {
             .map(|(service, ends)| ServiceEnds { service, ..ends })
             .collect();
         services.sort_by_key(|service| std::cmp::Reverse(service.samples));
-        Ok(services)
+        Ok(StackEnds { services, cut })
     }
 }

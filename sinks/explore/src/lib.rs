@@ -45,7 +45,7 @@ mod tagging;
 mod top;
 mod totals;
 
-pub use ends::ServiceEnds;
+pub use ends::{ServiceEnds, StackEnds};
 pub use error::Error;
 pub use explorer::Explorer;
 pub use explorer::frames::{FramesAsked, NamedFrame};

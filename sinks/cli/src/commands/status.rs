@@ -7,7 +7,7 @@ use serde_json::json;
 use strobe_bus::dead_letter;
 use strobe_bus::lag::group_lag;
 use strobe_bus::{BusSettings, Topic};
-use strobe_explore::{Explorer, HostEpochs, RunStatus, ServiceEnds, Status};
+use strobe_explore::{Explorer, HostEpochs, RunStatus, ServiceEnds, StackEnds, Status};
 
 use crate::commands::wait;
 use crate::config::Config;
@@ -76,8 +76,9 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         wait(until_stored(&explorer, moment, args.timeout))?;
     }
     let since = times::moment(&args.since, now).map_err(CliError::Usage)?;
+    // A store whose tables are older, or too busy for it, may not say how stacks ended, and says the rest.
     let (mut status, ends) =
-        wait(async { Ok((explorer.status(since).await?, explorer.stack_ends(since).await?)) })?;
+        wait(async { Ok((explorer.status(since).await?, explorer.stack_ends(since).await)) })?;
     let bus = config.bus()?;
     let behind = behind(config, &bus);
     let letters = letters(&bus);
@@ -90,11 +91,18 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         Output::Json => render::json(&as_json(&status, &ends, &behind, &letters))?,
         Output::Table => {
             as_table(&status, &behind, &letters, args.limit)?;
-            ends_as_table(&ends, args.limit)?;
+            match &ends {
+                Ok(ends) => ends_as_table(ends, args.limit)?,
+                Err(error) => {
+                    let error = with_causes(error);
+                    render::say(format!("whole stacks: not known: {error}"))?;
+                }
+            }
         }
     }
     // Half an answer is an answer, and no success.
     letters?;
+    ends?;
     behind
         .into_iter()
         .try_for_each(|behind| behind.messages.map(drop))?;
@@ -175,7 +183,7 @@ fn sum(runs: &[RunStatus], of: impl Fn(&RunStatus) -> u64) -> u64 {
 
 fn as_json(
     status: &Status,
-    ends: &[ServiceEnds],
+    ends: &Result<StackEnds, strobe_explore::Error>,
     behind: &[Behind],
     letters: &Result<Letters, strobe_bus::Error>,
 ) -> serde_json::Value {
@@ -211,7 +219,8 @@ fn as_json(
             "error": behind.messages.as_ref().err().map(|error| with_causes(error)),
         })).collect::<Vec<_>>(),
         "dead_letters": letters,
-        "stacks": ends,
+        "stacks": ends.as_ref().map_or_else(|error| json!({ "error": with_causes(error) }), |ends| json!(ends.services)),
+        "stacks_cut": ends.as_ref().is_ok_and(|ends| ends.cut),
         "hosts_with_several_epochs_alive": status.hosts_with_several_epochs_alive, "cut": status.cut,
     })
 }
@@ -314,7 +323,13 @@ fn as_table(
 }
 
 /// Says how much of the samples has its whole stack, and which services lack how much of it.
-fn ends_as_table(ends: &[ServiceEnds], limit: usize) -> Result<(), CliError> {
+fn ends_as_table(ends: &StackEnds, limit: usize) -> Result<(), CliError> {
+    if ends.cut {
+        eprintln!(
+            "more services have samples than are looked at: some with few are left out; --since asks for fewer"
+        );
+    }
+    let ends = &ends.services;
     let mut all = ServiceEnds::default();
     ends.iter().for_each(|service| all.add(service));
     if all.samples == 0 {
