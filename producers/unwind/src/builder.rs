@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::cfi::{Cies, Fde, Form, Section};
 use crate::elf::{self, Binary};
 use crate::error::UnwindError;
+use crate::golang::GoTable;
 use crate::program;
 use crate::rule::{Cfa, RULE_BYTES, Rule, Step};
 use crate::table::{self, COVERED_BYTES_MAX, Parts, ROWS_MAX, RULES_MAX};
@@ -59,11 +60,17 @@ pub fn build<'d, R: ReadRef<'d>>(data: R, key: &str) -> Result<Vec<u8>, UnwindEr
             bytes,
             address,
         }),
-        binary.debug.as_deref().map(|bytes| Section {
-            form: Form::Debug,
-            bytes,
-            address: 0,
-        }),
+        // What Go says of its functions in both places is said better by its own table.
+        binary
+            .go
+            .is_none()
+            .then_some(binary.debug.as_deref())
+            .flatten()
+            .map(|bytes| Section {
+                form: Form::Debug,
+                bytes,
+                address: 0,
+            }),
     ];
     let builder = Builder {
         binary: &binary,
@@ -209,6 +216,15 @@ impl<'d, R: ReadRef<'d>> Builder<'_, 'd, R> {
             });
             self.rows.parts.functions_refused += u32::try_from(refused).unwrap_or(u32::MAX);
         }
+        if let Some(go) = &self.binary.go {
+            let ours = (0..go.functions()).filter_map(|index| Some((index, go.bounds(index)?)));
+            for (index, (start, end)) in ours {
+                overflow |= functions.len() >= FUNCTIONS_MAX;
+                if self.holds(start) && end > start && !overflow {
+                    functions.push((start - base) << 32 | 1 << 31 | u64::from(index & 0x7fff_ffff));
+                }
+            }
+        }
         if overflow {
             return Err(UnwindError::OverLimit {
                 what: "the number of functions",
@@ -224,6 +240,11 @@ impl<'d, R: ReadRef<'d>> Builder<'_, 'd, R> {
         for (at, &function) in functions.iter().enumerate() {
             let which = (function >> 31 & 1) as usize;
             let offset = (function & 0x7fff_ffff) as u32;
+            let next = functions.get(at + 1).map_or(self.end, |next| base + (next >> 32));
+            if let (1, Some(go)) = (which, &self.binary.go) {
+                covered = self.go_function(go, offset, covered, next)?;
+                continue;
+            }
             let cies = &mut cies[which];
             let Some(fde) = sections[which].and_then(|section| section.fde_at(offset, cies)) else {
                 continue;
@@ -232,7 +253,6 @@ impl<'d, R: ReadRef<'d>> Builder<'_, 'd, R> {
             if fde.start > covered {
                 self.gap(covered, fde.start)?;
             }
-            let next = functions.get(at + 1).map_or(self.end, |next| base + (next >> 32));
             let end = fde.start.saturating_add(fde.bytes).min(next).min(self.end);
             let mut result = Ok(());
             let rows = &mut self.rows;
@@ -252,9 +272,51 @@ impl<'d, R: ReadRef<'d>> Builder<'_, 'd, R> {
         Ok(self.rows.parts)
     }
 
+    /// Writes the rows of a function in Go, and returns where it ends.
+    fn go_function(
+        &mut self,
+        go: &GoTable<'_>,
+        index: u32,
+        covered: u64,
+        next: u64,
+    ) -> Result<u64, UnwindError> {
+        let Some((start, end)) = go.bounds(index) else {
+            return Ok(covered);
+        };
+        if start > covered {
+            self.gap(covered, start)?;
+        }
+        let end = end.min(next).min(self.end);
+        let base = self.rows.parts.base;
+        // One byte before the function at most: where a signal handler returns to.
+        let (mut result, mut last) = (Ok(()), start.saturating_sub(1).max(base));
+        let rows = &mut self.rows;
+        let (binary, data) = (self.binary, self.data);
+        // No function that is asked for has more.
+        let code = |from: u64, until: u64| code_at(binary, data, from, until.saturating_sub(from).min(4_096));
+        let read = go.rows(index, code, |address, step| {
+            if (last..end).contains(&address) && result.is_ok() {
+                last = address;
+                result = rows.push(address, &step);
+            }
+        });
+        result?;
+        if !read {
+            self.rows.parts.functions_refused += 1;
+            self.rows.push(last, &Step::Unsupported)?;
+        }
+        Ok(end)
+    }
+
     fn is_code(&self, fde: &Fde<'_>) -> bool {
-        let in_code = |code: &elf::Code| code.addresses.contains(&fde.start);
-        fde.bytes > 0 && self.binary.code.iter().any(in_code)
+        fde.bytes > 0 && self.holds(fde.start)
+    }
+
+    fn holds(&self, address: u64) -> bool {
+        self.binary
+            .code
+            .iter()
+            .any(|code| code.addresses.contains(&address))
     }
 
     /// Says what is known of code that no function's information covers.
@@ -338,17 +400,20 @@ impl<'d, R: ReadRef<'d>> Builder<'_, 'd, R> {
         Ok(())
     }
 
-    /// Returns the code at an address.
     fn code(&self, address: u64, bytes: u64) -> Option<&'d [u8]> {
-        let segment = self
-            .binary
-            .code
-            .iter()
-            .find(|code| code.addresses.contains(&address))?;
-        let into = address - segment.addresses.start;
-        let bytes = bytes.min(segment.addresses.end - address);
-        let offset = segment.offset.checked_add(into)?;
-        let held = self.data.len().ok()?.checked_sub(offset)?;
-        self.data.read_bytes_at(offset, bytes.min(held)).ok()
+        code_at(self.binary, self.data, address, bytes)
     }
+}
+
+/// Returns the code at an address.
+fn code_at<'d, R: ReadRef<'d>>(binary: &Binary<'_>, data: R, address: u64, bytes: u64) -> Option<&'d [u8]> {
+    let segment = binary
+        .code
+        .iter()
+        .find(|code| code.addresses.contains(&address))?;
+    let into = address - segment.addresses.start;
+    let bytes = bytes.min(segment.addresses.end - address);
+    let offset = segment.offset.checked_add(into)?;
+    let held = data.len().ok()?.checked_sub(offset)?;
+    data.read_bytes_at(offset, bytes.min(held)).ok()
 }

@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use object::elf::{self, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS};
+use object::elf::{
+    self, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS, SHT_SYMTAB,
+};
 use object::endian::LittleEndian;
-use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
+use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
 use object::{CompressedData, CompressionFormat, ReadRef};
 
 use crate::error::UnwindError;
+use crate::golang::GoTable;
 
 /// Largest section of call frame information that is read: some 2 GB of code have that much.
 pub const SECTION_BYTES_MAX: u64 = 256 << 20;
@@ -39,6 +42,8 @@ pub struct Binary<'d> {
     pub exceptions: Option<(&'d [u8], u64)>,
     /// `.debug_frame`.
     pub debug: Option<Cow<'d, [u8]>>,
+    /// Go's table of functions.
+    pub go: Option<GoTable<'d>>,
 }
 
 type Header = FileHeader64<LittleEndian>;
@@ -77,6 +82,7 @@ pub fn read<'d, R: ReadRef<'d>>(data: R) -> Result<Binary<'d>, UnwindError> {
         linkage: Vec::new(),
         exceptions: None,
         debug: None,
+        go: None,
     };
     for program in programs {
         let flags = program.p_flags(endian).0;
@@ -90,7 +96,8 @@ pub fn read<'d, R: ReadRef<'d>>(data: R) -> Result<Binary<'d>, UnwindError> {
         }
     }
     binary.code.sort_by_key(|code| code.addresses.start);
-    sections(header, endian, data, &mut binary)?;
+    let linked = programs.iter().any(|program| program.p_type(endian) == PT_INTERP);
+    sections(header, endian, data, linked, &mut binary)?;
     if binary.exceptions.is_none() {
         binary.exceptions = by_program_headers(programs, endian, data);
     }
@@ -101,6 +108,7 @@ fn sections<'d, R: ReadRef<'d>>(
     header: &Header,
     endian: LittleEndian,
     data: R,
+    linked: bool,
     binary: &mut Binary<'d>,
 ) -> Result<(), UnwindError> {
     // No section headers at all is no damage: the program headers lead to what is needed.
@@ -111,6 +119,8 @@ fn sections<'d, R: ReadRef<'d>>(
     let Ok(sections) = header.sections(endian, data) else {
         return Ok(());
     };
+    let mut functions = None;
+    let mut text = None;
     for section in sections.iter() {
         let Ok(name) = sections.section_name(endian, section) else {
             continue;
@@ -127,6 +137,10 @@ fn sections<'d, R: ReadRef<'d>>(
                 binary.exceptions = content.map(|content| (content, address));
             }
             b".debug_frame" => binary.debug = debug_content(data, endian, section)?,
+            b".gopclntab" | b".data.rel.ro.gopclntab" => {
+                functions = content(data, section.sh_offset(endian), bytes)?;
+            }
+            b".text" => text = Some(address),
             b".plt" | b".plt.sec" | b".plt.got" | b".iplt"
                 if section.sh_flags(endian).0 & SHF_EXECINSTR.0 != 0
                     && binary.linkage.len() < SEGMENTS_MAX =>
@@ -137,7 +151,32 @@ fn sections<'d, R: ReadRef<'d>>(
             _ => {}
         }
     }
+    // Linked by Go alone, code begins with Go's; otherwise with C's, and only a symbol tells where Go's does.
+    let text = text.filter(|_| !linked).or_else(|| {
+        functions?;
+        go_text(&sections, endian, data)
+    });
+    binary.go = functions.and_then(|functions| GoTable::open(functions, text));
     Ok(())
+}
+
+/// Finds where Go's code begins, by its symbol.
+fn go_text<'d, R: ReadRef<'d>>(
+    sections: &SectionTable<'d, Header, R>,
+    endian: LittleEndian,
+    data: R,
+) -> Option<u64> {
+    let table = sections
+        .iter()
+        .find(|section| section.sh_type(endian) == SHT_SYMTAB)?;
+    if table.sh_size(endian) > SECTION_BYTES_MAX {
+        return None;
+    }
+    let symbols = sections.symbols(endian, data, SHT_SYMTAB).ok()?;
+    let symbol = symbols
+        .iter()
+        .find(|symbol| symbols.symbol_name(endian, symbol) == Ok(b"runtime.text"))?;
+    Some(symbol.st_value(endian))
 }
 
 /// Reads a section, within its limit; nothing where the file does not have it.

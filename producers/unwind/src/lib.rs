@@ -14,7 +14,7 @@
 //! # Invariants
 //!
 //! * A row says what the binary's own information says, neither more nor less; tests hold it against another reader's
-//!   evaluation at each row of real binaries. Two things are added, both where a binary is silent: the entries of linkage
+//!   evaluation at each row of real binaries. Of code in Go that is Go's own table of functions (`golang.rs`). Two things are added, both where a binary is silent: the entries of linkage
 //!   tables, and the two instructions to which signal handlers return. One is corrected: what gcc says of the `ret` of functions
 //!   that align their frames. Up to 15 bytes of padding between two functions, which nobody executes, have the rule of the
 //!   function before.
@@ -31,6 +31,7 @@ mod cfi;
 mod elf;
 mod error;
 mod expression;
+mod golang;
 pub mod kept;
 mod program;
 mod reader;

@@ -44,6 +44,8 @@ pub enum Cfa {
         /// First byte after it.
         threshold: u8,
     },
+    /// `rbp` plus 16, on another stack than this frame: Go's runtime switches between a thread's and a goroutine's.
+    Switched,
 }
 
 /// Where the caller's value of a register is.
@@ -151,6 +153,8 @@ mod cfa {
     pub const REGISTER: u8 = 3;
     pub const DEREF: u8 = 4;
     pub const PLT: u8 = 5;
+    // 6 and 7 are the kernel's: no table yet, and code that a JVM describes.
+    pub const SWITCHED: u8 = 8;
 }
 
 /// Kinds in the bytes of saved registers; the low half is a register.
@@ -163,6 +167,8 @@ mod saved {
 }
 
 const SIGNAL: u8 = 1;
+/// What [`Cfa::Switched`] adds to `rbp`: the saved one, and the return address.
+pub const SWITCHED_OFFSET: i32 = 16;
 
 impl Step {
     /// Returns the 16 bytes that tables hold: kinds and registers of the frame address, the return address, `rbp` and `rbx`;
@@ -189,6 +195,7 @@ impl Step {
                 add,
             } => (cfa::DEREF << 4 | register & 15, offset, add as u8),
             Cfa::Plt { offset, threshold } => (cfa::PLT << 4 | RSP, offset, threshold),
+            Cfa::Switched => (cfa::SWITCHED << 4 | RBP, SWITCHED_OFFSET, 0),
         };
         bytes[0] = kind;
         bytes[4..8].copy_from_slice(&offset.to_le_bytes());
@@ -226,6 +233,7 @@ impl Step {
                 offset,
                 threshold: bytes[14],
             },
+            cfa::SWITCHED => Cfa::Switched,
             _ => return None,
         };
         let saved = |at: usize| {
@@ -275,6 +283,7 @@ mod tests {
                 add
             }),
             (any::<i32>(), any::<u8>()).prop_map(|(offset, threshold)| Cfa::Plt { offset, threshold }),
+            Just(Cfa::Switched),
         ]
     }
 

@@ -20,7 +20,7 @@ use crate::rule::{RULE_BYTES, Step};
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 128;
 /// The format that this version reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest name of a binary.
 pub const KEY_BYTES_MAX: usize = 46;
 /// Most rows: six times as many as the largest binary known had. The table is 72 MiB then.

@@ -5,7 +5,7 @@
 //! and where a signal interrupted. Registers that were saved are read when somebody asks for them, so that most frames cost one
 //! read of memory.
 
-use crate::rule::{Cfa, RBP, RBX, RSP, Rule, Saved, Step};
+use crate::rule::{Cfa, RBP, RBX, RSP, Rule, SWITCHED_OFFSET, Saved, Step};
 use crate::table::Table;
 
 /// No address below this is ever mapped, by default `vm.mmap_min_addr`.
@@ -222,9 +222,15 @@ impl<P: Process> Walk<'_, P> {
                     .wrapping_add_signed(offset.into())
                     .wrapping_add(if pushed { 8 } else { 0 })
             }
+            Cfa::Switched => match self.register(RBP)? {
+                // Go cleared it: nobody waits for what this stack does.
+                0 => return Err(End::Root),
+                rbp => rbp.wrapping_add_signed(SWITCHED_OFFSET.into()),
+            },
         };
-        // The stack grows down, so each caller's frame lies above, except where a signal came in on a stack of its own.
-        if cfa <= self.sp && !matches!(rule.cfa, Cfa::Deref { .. }) {
+        // The stack grows down, so each caller's frame lies above, except where a signal came in on a stack of its own, and where
+        // code has switched stacks itself.
+        if cfa <= self.sp && !matches!(rule.cfa, Cfa::Deref { .. } | Cfa::Switched) {
             return Err(End::BadFramePointer);
         }
         let return_address = match self.saved(rule.return_address, None, cfa)? {

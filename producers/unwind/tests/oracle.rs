@@ -9,7 +9,7 @@ mod common;
 
 use common::{Caller, Sample, World, by_step, each_row_of};
 use strobe_unwind::Table;
-use strobe_unwind::rule::Step;
+use strobe_unwind::rule::{Cfa, Step};
 
 /// What a comparison saw.
 #[derive(Debug, Default)]
@@ -83,17 +83,76 @@ fn this_program_says_what_gimli_says() {
     );
 }
 
-/// Checks that Go's `.debug_frame`, compressed in its file, says what gimli says.
+/// Checks that Go's own table of functions says of every return address what gimli reads in its `.debug_frame`, but for the few
+/// functions that switch stacks or begin them, of which `.debug_frame` knows nothing.
 #[test]
 fn go_says_what_gimli_says() {
     let folder = tempfile::tempdir().unwrap();
-    if let Some(sample) = common::of_go(folder.path()) {
-        let compared = compare(&sample);
-        assert!(
-            compared.addresses > 10_000 && compared.unsupported == 0,
-            "{compared:?}"
-        );
+    let Some(sample) = common::of_go(folder.path()) else {
+        return;
+    };
+    let bytes = strobe_unwind::build(&*sample.bytes, "go").unwrap();
+    let table = Table::open(&bytes).unwrap();
+    let (mut alike, mut special) = (0_u64, 0_u64);
+    each_row_of(&sample, |start, end, expected| {
+        for address in [start, start + (end - start) / 2, end - 1] {
+            let world = World { ip: address };
+            let step = table.step(address);
+            match (step, by_step(step, &world), expected(&world)) {
+                (
+                    Step::By(rule),
+                    Some(Caller::At {
+                        cfa, return_address, ..
+                    }),
+                    Caller::At {
+                        cfa: of_cfa,
+                        return_address: of_return,
+                        ..
+                    },
+                ) if rule.cfa != Cfa::Switched && !rule.signal => {
+                    assert_eq!((cfa, return_address), (of_cfa, of_return), "at {address:x}");
+                    alike += 1;
+                }
+                (Step::Root, ..) | (_, _, Caller::Root) | (Step::By(_) | Step::Unsupported, ..) => {
+                    special += 1
+                }
+                other => panic!("{other:?} at {address:x}"),
+            }
+        }
+    });
+    println!("{alike} addresses alike, {special} special");
+    assert!(alike > 10_000 && special * 100 < alike, "{alike} and {special}");
+}
+
+/// Checks that a Go program without debug information and symbols, as most are that run, has the very same rows: a table
+/// that cannot be taken out says it all.
+#[test]
+fn stripped_go_has_the_same_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(sample) = common::of_go(folder.path()) else {
+        return;
+    };
+    let (program, stripped) = (folder.path().join("go"), folder.path().join("stripped"));
+    let strip = std::process::Command::new("strip")
+        .arg("-o")
+        .arg(&stripped)
+        .arg(&program)
+        .status();
+    if !strip.is_ok_and(|status| status.success()) {
+        println!("skipped: no strip: install the Debian package `binutils`");
+        return;
     }
+    let stripped = Sample::read(&stripped).unwrap();
+    assert!(stripped.bytes.len() < sample.bytes.len());
+    let build = |sample: &Sample| strobe_unwind::build(&*sample.bytes, "go").unwrap();
+    let (with, without) = (build(&sample), build(&stripped));
+    let (with, without) = (Table::open(&with).unwrap(), Table::open(&without).unwrap());
+    assert!(with.header().rows > 5_000, "{:?}", with.header());
+    assert!(with.rows().eq(without.rows()));
+    let switched = with
+        .rows()
+        .filter(|(_, step)| matches!(step, Step::By(rule) if rule.cfa == Cfa::Switched));
+    assert!(switched.count() > 1, "systemstack and asmcgocall");
 }
 
 /// Checks that the vdso, which no file holds, says what gimli says.

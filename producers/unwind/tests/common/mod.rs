@@ -192,6 +192,7 @@ pub fn by_step(step: Step, world: &World) -> Option<Caller> {
         Cfa::Plt { offset, threshold } => {
             plus(7, offset.into()) + u64::from(world.ip & 15 >= u64::from(threshold)) * 8
         }
+        Cfa::Switched => plus(6, 16),
     };
     let value = |saved, register: u16| match saved {
         Saved::Same => Some(world.register(register)),
