@@ -8,6 +8,9 @@
 #include <bpf/bpf_core_read.h>
 #include "record.h"
 #include "unwind.h"
+
+volatile struct control control = { .epoch = 1, .omit_seen = 1 };
+
 #include "table_walk.h"
 
 /* Which hierarchy names a task's control group. */
@@ -19,8 +22,6 @@ const volatile __u32 kernel_frames_max = STACK_FRAMES_MAX;	/* less where `perf_e
 const volatile __u32 sent_sets_mask = 0;	/* sets of `sent`, a power of two, minus 1 */
 const volatile __u32 tables_used = 0;	/* 0: every stack is walked by frame pointers */
 const volatile __u64 wake_bytes = ~0ULL;	/* unread bytes from which user space is woken */
-
-volatile struct control control = { .epoch = 1, .omit_seen = 1 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -162,7 +163,8 @@ static __always_inline bool same_image(const struct mm_struct *one, const struct
  * servers make many such. Each level is an ancestor that lives and has not become another image.
  */
 #define FORK_LEVELS 3
-static __always_inline const struct process *list_of_parent(const struct task_struct *leader, const struct mm_struct *mm)
+static __always_inline const struct process *list_of_parent(struct sample_header *header, const struct task_struct *leader,
+							     const struct mm_struct *mm)
 {
 	__u32 exec_id = leader->self_exec_id;
 
@@ -179,6 +181,9 @@ static __always_inline const struct process *list_of_parent(const struct task_st
 		process = list_of(leader);
 		if (process)
 			return process;
+		/* It may sleep for ever, and never be sampled itself. */
+		header->parent_tgid = leader->tgid;
+		header->parent_start_ns = leader->start_boottime;
 	}
 	return 0;
 }
@@ -191,7 +196,7 @@ static __always_inline bool begin_tables(struct scratch *scratch, const struct t
 	if (!process) {
 		/* Also tells user space that it should get a list of its own. */
 		scratch->record.header.flags |= SAMPLE_NO_TABLES;
-		process = list_of_parent(leader, mm);
+		process = list_of_parent(&scratch->record.header, leader, mm);
 		/* As good as certain: a library of the same size may have taken another's place. */
 		scratch->record.header.flags |= SAMPLE_GUESSED;
 	}
@@ -249,7 +254,7 @@ static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct ta
 		if (cache && begin_tables(scratch, task->group_leader, mm))
 			return walk_by_tables(scratch, cache);
 		walk_user(scratch);
-		return STACK_BEFORE_TABLES;
+		return without_tables();
 	}
 	return walk_user(scratch);
 }
@@ -335,6 +340,8 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 	header->cpu = bpf_get_smp_processor_id();
 	header->flags = (in_user_mode ? 0 : SAMPLE_KERNEL_MODE) | (task->flags & PF_VCPU ? SAMPLE_GUEST : 0);
 	bpf_get_current_comm(header->comm, sizeof(header->comm));
+	header->parent_start_ns = 0;
+	header->parent_tgid = 0;
 
 	hash = hash_word(header->tgid | ((__u64)header->exec_id << 32), header->start_time_ns);
 	header->kernel_depth = 0;

@@ -4,9 +4,10 @@
 #define STROBE_TABLE_TYPES_H
 
 /*
- * One executable mapping; a list is sorted by `start`. With `rows` 0 it has no table, with `pages` 1 and no rows not yet. All
- * addresses are of this memory.
+ * One executable mapping; a list is sorted by `start`. All addresses are of this memory. With `rows` 0 it has no table, and `pages`
+ * says why: PAGES_NEVER, PAGES_NOT_YET; with PAGES_OF_JVM it is a heap of generated code, and `jvm_walk.h` says what the others are.
  */
+enum { PAGES_NEVER = 0, PAGES_NOT_YET = 1, PAGES_OF_JVM = 2 };
 struct mapping {
 	__u64 start;
 	__u64 end;
@@ -33,7 +34,8 @@ struct rule {
 	__u8 flags;
 };
 
-enum { CFA_UNKNOWN = 0, CFA_UNSUPPORTED = 1, CFA_ROOT = 2, CFA_REGISTER = 3, CFA_DEREF = 4, CFA_PLT = 5, CFA_NOT_YET = 6 };
+enum { CFA_UNKNOWN = 0, CFA_UNSUPPORTED = 1, CFA_ROOT = 2, CFA_REGISTER = 3, CFA_DEREF = 4, CFA_PLT = 5, CFA_NOT_YET = 6,
+       CFA_JVM = 7, CFA_SWITCHED = 8 };
 enum { SAVED_SAME = 0, SAVED_LOST = 1, SAVED_AT_CFA = 2, SAVED_AT = 3, SAVED_IN = 4 };
 #define RULE_SIGNAL 1
 #define KIND(byte) ((byte) >> 4)

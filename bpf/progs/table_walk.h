@@ -158,8 +158,14 @@ __noinline int step_by_rule(struct scratch *scratch, __u64 first, __u64 second)
 	cfa = frame_address(scratch, rule);
 	if (scratch->table.failed)
 		return scratch->table.failed;
-	/* The stack grows down, so each caller's frame lies above, except where a signal came in on a stack of its own. */
-	if (cfa <= scratch->user.sp && KIND(rule->cfa) != CFA_DEREF)
+	/* Go cleared the frame pointer: nobody waits for what this stack does. */
+	if (KIND(rule->cfa) == CFA_SWITCHED && cfa == (__u64)(__s64)rule->cfa_offset)
+		return STACK_ROOT;
+	/*
+	 * The stack grows down, so each caller's frame lies above, except where a signal came in on a stack of its own, and where code
+	 * has switched stacks itself.
+	 */
+	if (cfa <= scratch->user.sp && KIND(rule->cfa) != CFA_DEREF && KIND(rule->cfa) != CFA_SWITCHED)
 		return STACK_BAD_FRAME_POINTER;
 	/* Pushed by a call and the `push %rbp` behind it, most often: one read for both. */
 	both = KIND(rule->return_address) == SAVED_AT_CFA && KIND(rule->rbp) == SAVED_AT_CFA &&
@@ -238,6 +244,8 @@ static __always_inline bool find_mapping(struct scratch *scratch, __u64 address)
 	return address - mapping->start < mapping->end - mapping->start;
 }
 
+#include "jvm_walk.h"
+
 /*
  * Leaves code that is not known to be mapped: a library that was loaded a moment ago, or no code at all. The frame pointer is
  * believed only if it leads to code. Either way user space is told, as it is of an image without tables.
@@ -264,7 +272,9 @@ __noinline int search_rule(struct scratch *scratch, __u64 address)
 	if (!find_mapping(scratch, address))
 		return 0;
 	/* The rule 0 of every table: nothing is known. */
-	table->words[0] = table->mapping.pages ? CFA_NOT_YET << 4 : 0;
+	table->words[0] = table->mapping.pages == PAGES_NOT_YET ? CFA_NOT_YET << 4 :
+			  table->mapping.pages == PAGES_OF_JVM	? CFA_JVM << 4 :
+								  0;
 	table->words[1] = 0;
 	if (table->mapping.rows == 0)
 		return 1;
@@ -356,15 +366,24 @@ static __always_inline int step_by_table(struct scratch *scratch, struct rule_ca
 		return step_by_frame_pointer(scratch);
 	case CFA_UNKNOWN:
 		return step_by_frame_pointer(scratch);
+	case CFA_JVM:
+		return step_by_jvm(scratch);
 	case CFA_ROOT:
 		return STACK_ROOT;
 	case CFA_REGISTER:
 	case CFA_DEREF:
 	case CFA_PLT:
+	case CFA_SWITCHED:
 		return step_by_rule(scratch, first, second);
 	default:
 		return STACK_UNSUPPORTED;
 	}
+}
+
+/* How a stack ended that was walked without its tables. */
+static __always_inline enum stack_end without_tables(void)
+{
+	return control.no_room ? STACK_NO_ROOM : STACK_BEFORE_TABLES;
 }
 
 /* Appends the user frames after the kernel's and returns how the stack ended. */
@@ -387,7 +406,7 @@ __noinline int walk_by_tables(struct scratch *scratch, struct rule_cache *cache)
 			break;
 		}
 	}
-	return scratch->table.early ? STACK_BEFORE_TABLES : end;
+	return scratch->table.early ? without_tables() : end;
 }
 
 #endif

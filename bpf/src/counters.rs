@@ -41,7 +41,8 @@ impl CpuCounters {
     /// Returns how many walks stopped before the outermost frame, where there was a user stack to walk.
     pub fn walk_failures(&self) -> u64 {
         use StackEnd::{
-            BadFramePointer, BadReturnAddress, BeforeTables, NoMapping, NoTable, Unreadable, Unsupported,
+            BadFramePointer, BadReturnAddress, BeforeTables, NoMapping, NoRoom, NoTable, Unreadable,
+            Unsupported,
         };
         [
             Unreadable,
@@ -51,6 +52,7 @@ impl CpuCounters {
             Unsupported,
             NoTable,
             BeforeTables,
+            NoRoom,
         ]
         .into_iter()
         .map(|end| self.user_end(end))

@@ -58,4 +58,6 @@ pub use record::{
 pub use sampler::{Consumed, Sampler, SamplerSettings, Wake};
 pub use side_band::{SideBand, SideBandCounters, SideBandSettings};
 pub use side_band_record::{FileIdentity, Mmap, ProcessEvent, ProcessEventKind};
-pub use tables::{Block, ImageIdentity, MAPPINGS_MAX, MappingEntry, PROCESSES_MAX, TableMemory};
+pub use tables::{
+    Block, ImageIdentity, JvmBlock, MAPPINGS_MAX, MappingEntry, PAGES_NOT_YET, PROCESSES_MAX, TableMemory,
+};

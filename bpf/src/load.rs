@@ -129,13 +129,14 @@ pub struct Control {
 }
 
 // The program's only variable of its data section, so it stands at the section's beginning.
-const _: () = assert!(size_of::<skeleton::types::data>() == 4 * size_of::<u32>());
+const _: () = assert!(size_of::<skeleton::types::data>() == 5 * size_of::<u32>());
 
 impl Control {
     const EPOCH: usize = 0;
     const OMIT: usize = 4;
     const WOKEN: usize = 8;
     const WOKEN_FOR_IMAGE: usize = 12;
+    const NO_ROOM: usize = 16;
 
     fn map(data: std::os::fd::BorrowedFd<'_>) -> Result<Self, Error> {
         let bytes = page_bytes();
@@ -179,6 +180,13 @@ impl Control {
     pub fn clear_woken_for_image(&self) {
         if let Some(word) = self.word(Self::WOKEN_FOR_IMAGE) {
             word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Says whether what lacks tables lacks them for want of room.
+    pub fn set_no_room(&self, no_room: bool) {
+        if let Some(word) = self.word(Self::NO_ROOM) {
+            word.store(u32::from(no_room), Ordering::Relaxed);
         }
     }
 

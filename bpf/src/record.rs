@@ -5,10 +5,12 @@
 
 use std::fmt;
 
+use crate::tables::ImageIdentity;
+
 /// Frames kept of each side: the kernel's default `perf_event_max_stack`. Deeper stacks arrive cut, and say so.
 pub const STACK_FRAMES_MAX: usize = 127;
 /// `struct sample_header`.
-pub const HEADER_BYTES: usize = 80;
+pub const HEADER_BYTES: usize = 96;
 /// The largest record that the program sends.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + 2 * STACK_FRAMES_MAX * size_of::<u64>();
 const COMM_BYTES: usize = 16;
@@ -32,6 +34,9 @@ struct Layout {
     user_end: u8,
     flags: u16,
     comm: [u8; COMM_BYTES],
+    parent_start_ns: u64,
+    parent_tgid: u32,
+    reserved: u32,
 }
 
 const _: () = assert!(size_of::<Layout>() == HEADER_BYTES);
@@ -41,6 +46,7 @@ const _: () = assert!(std::mem::offset_of!(Layout, epoch) == 52);
 const _: () = assert!(std::mem::offset_of!(Layout, cpu) == 56);
 const _: () = assert!(std::mem::offset_of!(Layout, flags) == 62);
 const _: () = assert!(std::mem::offset_of!(Layout, comm) == 64);
+const _: () = assert!(std::mem::offset_of!(Layout, parent_start_ns) == 80);
 
 const KERNEL_MODE: u16 = 1;
 const FRAMES_OMITTED: u16 = 2;
@@ -80,11 +86,13 @@ pub enum StackEnd {
     NoTable = 11,
     /// Walked by frame pointers, as the process's tables were not there yet: cut, or without the callers of code that keeps none.
     BeforeTables = 12,
+    /// The same, as the memory of tables is full.
+    NoRoom = 13,
 }
 
 impl StackEnd {
     /// How many there are: `STACK_ENDS` in `progs/record.h`.
-    pub const COUNT: usize = 13;
+    pub const COUNT: usize = 14;
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
         Self::NotTaken,
@@ -100,6 +108,7 @@ impl StackEnd {
         Self::Unsupported,
         Self::NoTable,
         Self::BeforeTables,
+        Self::NoRoom,
     ];
 
     /// Returns its name in reports.
@@ -118,6 +127,7 @@ impl StackEnd {
             Self::Unsupported => "unsupported",
             Self::NoTable => "no_table",
             Self::BeforeTables => "before_tables",
+            Self::NoRoom => "no_room",
         }
     }
 
@@ -188,6 +198,8 @@ pub struct RawSample<'a> {
     pub kernel_end: StackEnd,
     /// How the user's side ended.
     pub user_end: StackEnd,
+    /// An image without tables that this one was forked from, and whose mappings it has: with tables of its own it would lend them.
+    pub parent: Option<ImageIdentity>,
     kernel_depth: u8,
     user_depth: u8,
     flags: u16,
@@ -234,7 +246,7 @@ impl<'a> RawSample<'a> {
             })
         };
         let mut comm = [0; COMM_BYTES];
-        comm.copy_from_slice(&header[64..]);
+        comm.copy_from_slice(&header[64..64 + COMM_BYTES]);
         Ok(Self {
             time_ns: word(header, 0),
             stack_hash: word(header, 8),
@@ -252,6 +264,14 @@ impl<'a> RawSample<'a> {
             user_depth,
             flags,
             comm,
+            parent: match half(header, 88) {
+                0 => None,
+                tgid => Some(ImageIdentity {
+                    tgid,
+                    start_time_ns: word(header, 80),
+                    exec_id: half(header, 48),
+                }),
+            },
             frames,
         })
     }

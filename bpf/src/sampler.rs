@@ -188,6 +188,11 @@ impl Sampler {
         self.loaded.control.clear_woken_for_image();
     }
 
+    /// Says whether the memory of tables is full: a stack without tables then ends as [`StackEnd::NoRoom`](crate::StackEnd::NoRoom).
+    pub fn set_no_room(&self, no_room: bool) {
+        self.loaded.control.set_no_room(no_room);
+    }
+
     /// Returns each CPU's counts, of those that this sampler ticks on.
     pub fn counters(&self) -> Result<BTreeMap<u32, CpuCounters>, Error> {
         let unreadable = |message| Error::ReadMap {

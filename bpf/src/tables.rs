@@ -22,6 +22,10 @@ const SEGMENTS_MAX: u32 = 1_024;
 pub const PROCESSES_MAX: usize = 16_384;
 /// Mappings in one list: as many as `MAPPING_STEPS` halvings tell apart.
 pub const MAPPINGS_MAX: usize = 8_191;
+/// [`MappingEntry::pages`] without rows: the table is not there yet.
+pub const PAGES_NOT_YET: u32 = 1;
+/// `PAGES_OF_JVM` in `progs/table_types.h`.
+const PAGES_OF_JVM: u32 = 2;
 /// `struct mapping`.
 const MAPPING_BYTES: usize = 48;
 /// `struct process`.
@@ -70,7 +74,7 @@ pub struct MappingEntry {
     pub rows: u32,
     /// Address of the table's directory.
     pub directory_at: u32,
-    /// Pages; 1 where there are no rows: the table is not there yet.
+    /// Pages; where there are no rows, 0, or [`PAGES_NOT_YET`].
     pub pages: u32,
     /// Address of the table's rules.
     pub rules_at: u32,
@@ -92,6 +96,45 @@ impl MappingEntry {
             self.page_shift,
         ] {
             into.extend(half.to_ne_bytes());
+        }
+    }
+}
+
+/// Where a JVM's blocks of code say what they are: offsets from a block's beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct JvmBlock {
+    /// The size of its frames in words, 32 bits.
+    pub frame_size: u8,
+    /// From which byte of its code on a frame is complete, 32 bits.
+    pub frame_complete: u8,
+    /// Where its code begins, an address.
+    pub code_begin: u8,
+    /// Its name, an address.
+    pub name: u8,
+}
+
+impl MappingEntry {
+    /// Returns the entry of a heap of code that a JVM generates: its addresses, the address of its map of segments, how large a
+    /// segment is as a power of two, and how blocks are laid out. See `progs/jvm_walk.h`.
+    pub fn jvm_heap(
+        addresses: std::ops::Range<u64>,
+        segments: u64,
+        segment_shift: u32,
+        block: JvmBlock,
+    ) -> Self {
+        Self {
+            start: addresses.start,
+            end: addresses.end,
+            offset: segments,
+            rows_at: u32::from_le_bytes([
+                block.frame_size,
+                block.frame_complete,
+                block.code_begin,
+                block.name,
+            ]),
+            pages: PAGES_OF_JVM,
+            page_shift: segment_shift,
+            ..Self::default()
         }
     }
 }

@@ -1,12 +1,17 @@
 //! Tables of running processes, put where the sampler reads them: what the agent does, without its bookkeeping.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSegment};
-use strobe_bpf::{Block, ImageIdentity, MappingEntry, TableMemory};
+use strobe_bpf::{Block, ImageIdentity, MappingEntry, Sampler, SamplerSettings, StackEnd, TableMemory};
 use strobe_unwind::Table;
+
+use crate::common::compile_with;
 
 struct Loaded {
     base: u64,
@@ -118,5 +123,99 @@ impl Tables {
         let list = self.memory.store_mappings(&entries).unwrap().unwrap();
         self.memory.set_process(image, &list, entries.len()).unwrap();
         list
+    }
+}
+
+pub const BYTES: u64 = 64 << 20;
+
+/// A sample, kept.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub image: ImageIdentity,
+    pub in_kernel: bool,
+    pub user: Vec<u64>,
+    pub end: StackEnd,
+    pub without_tables: bool,
+    pub guessed: bool,
+}
+
+pub fn start() -> Sampler {
+    Sampler::start(&SamplerSettings {
+        omit_sent_stacks: false,
+        tables_bytes_max: BYTES,
+        ..SamplerSettings::at(997)
+    })
+    .unwrap()
+}
+
+/// Reads for a while the samples of one process.
+pub fn samples_of(sampler: &mut Sampler, pid: u32, duration: Duration) -> Vec<Kept> {
+    let end = Instant::now() + duration;
+    let mut kept = Vec::new();
+    while Instant::now() < end {
+        sampler.wait(Duration::from_millis(20)).unwrap();
+        let consumed = sampler.consume(&mut |sample| {
+            if sample.tgid == pid {
+                kept.push(Kept {
+                    image: ImageIdentity {
+                        tgid: sample.tgid,
+                        start_time_ns: sample.start_time_ns,
+                        exec_id: sample.exec_id,
+                    },
+                    in_kernel: sample.in_kernel_mode(),
+                    user: sample.user_frames().collect(),
+                    end: sample.user_end,
+                    without_tables: sample.without_tables(),
+                    guessed: sample.has_guessed_frames(),
+                });
+            }
+        });
+        assert_eq!(consumed.unwrap().undecodable, 0);
+    }
+    kept
+}
+
+/// Reads until a process has been sampled, and gives it its tables.
+pub fn give(sampler: &mut Sampler, tables: &mut Tables, pid: u32) -> ImageIdentity {
+    loop {
+        let kept = samples_of(sampler, pid, Duration::from_millis(50));
+        // Within `exec` there is no stack, with or without tables; the newest sample is of the image that runs now.
+        if let Some(sample) = kept.iter().rfind(|sample| sample.end != StackEnd::Exec) {
+            assert!(sample.without_tables, "{sample:x?}");
+            tables.give(&sample.image);
+            return sample.image;
+        }
+    }
+}
+
+pub const WITHOUT: [&str; 4] = [
+    "-O2",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-fasynchronous-unwind-tables",
+];
+
+/// A program without frame pointers, and a sampler with tables, which nobody has been given yet.
+pub struct Scene {
+    /// Where the program lies, as long as the scene lasts.
+    pub folder: tempfile::TempDir,
+    pub program: PathBuf,
+    pub sampler: Sampler,
+    pub tables: Tables,
+}
+
+impl Scene {
+    pub fn new(name: &str, source: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(name);
+        compile_with(source, &program, &WITHOUT);
+        let mut sampler = start();
+        let tables = Tables::new(sampler.take_tables().unwrap());
+        Self {
+            folder,
+            program,
+            sampler,
+            tables,
+        }
     }
 }

@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS stacks /*ON CLUSTER*/
     frames Array(UInt64) CODEC(ZSTD(6)) SETTINGS (min_compress_block_size = 4194304, max_compress_block_size = 4194304),
     end Enum8('root' = 1, 'depth' = 2, 'unreadable' = 3, 'bad_frame_pointer' = 4, 'kernel_only' = 5, 'in_exec' = 6,
         'compat32' = 7, 'forgotten' = 8, 'bad_return_address' = 9, 'unknown_mapping' = 10, 'unsupported' = 11, 'no_table' = 12,
-        'before_tables' = 13) CODEC(ZSTD(1)),
+        'before_tables' = 13, 'no_room' = 14) CODEC(ZSTD(1)),
     day Date CODEC(ZSTD(1)) COMMENT 'Last day of use',
     -- A single stack is found without reading all keys.
     INDEX by_stack stack TYPE bloom_filter(0.01) GRANULARITY 1

@@ -67,7 +67,8 @@ pub struct Explained {
 const RUNTIMES: [(&str, &str); 6] = [
     (
         "libjvm.so",
-        "the JVM: start it with -XX:+PreserveFramePointer, else stacks end in compiled Java code",
+        "the JVM: what JDK 9 to 22 say of their generated code is enough; others need -XX:+PreserveFramePointer, else stacks end \
+         in compiled Java code",
     ),
     (
         "node",

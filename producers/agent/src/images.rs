@@ -199,6 +199,19 @@ impl Images {
         self.by_pid.get_mut(&pid)?.last_mut()
     }
 
+    /// Takes what the kernel said at a moment of an image that is not sampled itself: nothing else tells its start so exactly.
+    pub fn learn(&mut self, identity: &ImageIdentity, time_ns: u64) {
+        let same = |image: &&mut Image| {
+            image.born_ns < time_ns
+                && image.ended_ns.is_none()
+                && image.start_ns.is_none_or(|start| start == identity.start_time_ns)
+                && image.exec.is_none_or(|exec| exec == identity.exec_id)
+        };
+        if let Some(image) = self.current(identity.tgid).filter(same) {
+            (image.start_ns, image.exec) = (Some(identity.start_time_ns), Some(identity.exec_id));
+        }
+    }
+
     /// Returns an image that still runs, by what samples say of it.
     pub fn image(&self, identity: &ImageIdentity) -> Option<&Image> {
         let image = self.by_pid.get(&identity.tgid)?.last()?;
@@ -467,6 +480,23 @@ mod tests {
             variable: None,
             belonging: None,
         }
+    }
+
+    /// Checks that what is said of a process that was never sampled is believed if it was that image then, and only then.
+    #[test]
+    fn what_a_child_says_of_its_parent_is_learned_once() {
+        let mut images = Images::default();
+        let [said, other] = [7, 8].map(|start_time_ns| ImageIdentity {
+            tgid: 1,
+            start_time_ns,
+            exec_id: 4,
+        });
+        images.push(image());
+        images.learn(&said, 0);
+        assert!(images.image(&said).is_none(), "another image had the pid then");
+        images.learn(&said, 1);
+        images.learn(&other, 2);
+        assert!(images.image(&said).is_some() && images.image(&other).is_none());
     }
 
     /// Checks that a fork has its parent's mappings, and that an exec has none of what was before.

@@ -32,6 +32,7 @@ pub mod explain;
 pub mod files;
 pub mod held;
 pub mod images;
+pub mod jvm;
 pub mod kernel;
 pub mod mappings;
 pub mod normalize;

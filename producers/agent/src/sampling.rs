@@ -60,6 +60,8 @@ const BATCH_NS: u64 = 2_000_000_000;
 const TIDY_NS: u64 = 1_000_000_000;
 /// Shortest time between two epochs: each makes the kernel send every stack once more.
 const EPOCH_NS: u64 = 1_000_000_000;
+/// Parents without tables that are looked at after one reading: the others are named again by their next child.
+const PARENTS_MAX: usize = 256;
 /// Stacks kept before those of older epochs are dropped: half as much again as the kernel remembers as sent.
 const STACKS_MAX: usize = 24_576;
 /// Events of runs that may wait while the spooling thread is behind.
@@ -252,6 +254,7 @@ impl Sampling {
     /// Reads what there is, and settles what can be settled.
     fn round(&mut self, held: &mut HeldSamples) -> Result<(), AgentError> {
         let unwinding = &mut self.settler.unwinding;
+        let mut parents = Vec::new();
         let consumed = self.sampler.consume(&mut |sample| {
             if sample.without_tables()
                 && let Some(unwinding) = unwinding
@@ -261,6 +264,9 @@ impl Sampling {
                     start_time_ns: sample.start_time_ns,
                     exec_id: sample.exec_id,
                 });
+                if let Some(parent) = sample.parent.filter(|_| parents.len() < PARENTS_MAX) {
+                    parents.push((sample.time_ns, parent));
+                }
             }
             held.push(&sample);
         })?;
@@ -283,10 +289,16 @@ impl Sampling {
         settler.turn_run_if_due(clock_ns, sampler);
         settler.tidy_stacks(now_ns, sampler);
         if let Some(unwinding) = &mut settler.unwinding {
+            // Only now: the side-band has told which images there were.
+            for (time_ns, parent) in parents {
+                settler.images.learn(&parent, time_ns);
+                unwinding.expect(parent);
+            }
             complain(
                 &self.status,
                 unwinding.round(&settler.images, &settler.files, now_ns),
             );
+            sampler.set_no_room(unwinding.has_no_room());
             if now_ns.saturating_sub(self.allowed_ns) >= WAKE_NS {
                 self.allowed_ns = now_ns;
                 sampler.allow_wake_for_image();

@@ -8,63 +8,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{CHAIN, Place, Sample, function, run, samples};
+use common::{CHAIN, Place, Sample, build_without, names, run, samples, settle};
 use strobe_event::StackEnd;
 
 /// Time after the end of a victim in which its last samples are read.
 const LAST_SAMPLES: Duration = Duration::from_millis(300);
-
-/// Builds a program without frame pointers.
-fn build_without(source: &str, to: &Path, more: &[&str]) {
-    let file = to.with_extension("c");
-    std::fs::write(&file, source).unwrap();
-    let flags = [
-        "-O2",
-        "-g",
-        "-fomit-frame-pointer",
-        "-fno-optimize-sibling-calls",
-        "-fno-inline",
-        "-fasynchronous-unwind-tables",
-        "-o",
-    ];
-    run(Command::new("gcc").args(flags).arg(to).arg(&file).args(more));
-}
-
-/// Returns the names of a sample's frames in one file, root first.
-fn names(sample: &Sample, file: &Path, known: &mut BTreeMap<u64, String>) -> Vec<String> {
-    let own = sample
-        .frames
-        .iter()
-        .filter(|frame| Path::new(&frame.path) == file);
-    own.map(|frame| {
-        known
-            .entry(frame.address)
-            .or_insert_with(|| function(file, frame.address))
-            .clone()
-    })
-    .collect()
-}
-
-/// Waits until the tables of what the host runs anyway are made.
-fn settle(place: &Place) {
-    let (mut before, mut since) = (0, Instant::now());
-    let until = Instant::now() + Duration::from_secs(90);
-    while since.elapsed() < Duration::from_secs(5) && Instant::now() < until {
-        sleep(Duration::from_millis(500));
-        let path = place.path("state").join(strobe_agent::status::FILE);
-        let Ok(text) = std::fs::read_to_string(path) else {
-            continue;
-        };
-        let status: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let tables = &status["unwinding"];
-        let done = tables["tables"].as_u64().unwrap() + tables["refused"].as_u64().unwrap();
-        if done != before {
-            (before, since) = (done, Instant::now());
-        }
-    }
-}
 
 fn is_complete(sample: &Sample) -> bool {
     sample.end == StackEnd::Root as u8
@@ -187,37 +137,6 @@ fn a_library_loaded_later_is_walked_through() {
         "{whole} of {}",
         found.len()
     );
-}
-
-/// Checks that 2,000 loads and unloads of a library, and 500 short processes, leave nothing behind in the kernel once they are gone,
-/// and that samples go on being taken.
-#[test]
-fn what_comes_and_goes_leaves_nothing_behind() {
-    let _alone = common::alone();
-    if common::skipped("what_comes_and_goes_leaves_nothing_behind") {
-        return;
-    }
-    let place = Place::new();
-    let (victim, plugin) = (place.path("victim-loads"), place.path("plugin.so"));
-    build_without(LOADS, &victim, &["-ldl"]);
-    build_without(PLUGIN, &plugin, &["-shared", "-fPIC"]);
-    let agent = place.start();
-    run(Command::new(&victim).arg(&plugin).args(["2000", "0"]));
-    for _ in 0..500 {
-        run(Command::new(&victim).arg(&plugin).args(["1", "0"]));
-    }
-    // Ended images are kept for a second, freed memory for another; the status is written every five.
-    sleep(Duration::from_secs(9));
-    let status = place.status();
-    let log = agent.end();
-    let unwinding = &status["unwinding"];
-    println!("{unwinding}");
-    let get = |name: &str| unwinding[name].as_u64().unwrap();
-    assert!(get("processes") < 100, "{unwinding}");
-    assert!(get("lists") <= get("processes"), "{unwinding}");
-    assert!(get("held_bytes") <= 64 << 20, "{unwinding}");
-    assert!(!log.contains("ERROR"), "{log}");
-    assert!(status["taken"].as_u64().unwrap() > 100, "{status}");
 }
 
 /// Checks that Debian's Python, whose stacks do not reach `main` by frame pointers at all, has complete ones, and that the agent's

@@ -34,11 +34,13 @@ pub enum StackEnd {
     /// Walked by frame pointers, as the process's unwind tables were not there yet: cut, or without the callers of code that keeps
     /// no frame pointer.
     BeforeTables = 13,
+    /// Walked by frame pointers, as the agent's memory for unwind tables is full: cut, or without callers as before.
+    NoRoom = 14,
 }
 
 impl StackEnd {
     /// Every end, in the order of the codes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Root,
         Self::Depth,
         Self::Unreadable,
@@ -52,6 +54,7 @@ impl StackEnd {
         Self::Unsupported,
         Self::NoTable,
         Self::BeforeTables,
+        Self::NoRoom,
     ];
 
     /// Returns the end that `code` stands for on the wire.
@@ -75,6 +78,7 @@ impl StackEnd {
             Self::Unsupported => "unsupported",
             Self::NoTable => "no_table",
             Self::BeforeTables => "before_tables",
+            Self::NoRoom => "no_room",
         }
     }
 

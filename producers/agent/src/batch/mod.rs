@@ -381,6 +381,7 @@ pub fn stack_end(held: &Held) -> StackEnd {
         Side::Unsupported => StackEnd::Unsupported,
         Side::NoTable => StackEnd::NoTable,
         Side::BeforeTables => StackEnd::BeforeTables,
+        Side::NoRoom => StackEnd::NoRoom,
         Side::NoUser | Side::NotTaken => StackEnd::KernelOnly,
         Side::Exec => StackEnd::InExec,
         Side::Compat32 => StackEnd::Compat32,

@@ -369,3 +369,53 @@ pub fn run(command: &mut Command) -> Output {
     );
     output
 }
+
+/// Builds a program without frame pointers.
+pub fn build_without(source: &str, to: &Path, more: &[&str]) {
+    let file = to.with_extension("c");
+    fs::write(&file, source).unwrap();
+    let flags = [
+        "-O2",
+        "-g",
+        "-fomit-frame-pointer",
+        "-fno-optimize-sibling-calls",
+        "-fno-inline",
+        "-fasynchronous-unwind-tables",
+        "-o",
+    ];
+    run(Command::new("gcc").args(flags).arg(to).arg(&file).args(more));
+}
+
+/// Returns the names of a sample's frames in one file, root first.
+pub fn names(sample: &Sample, file: &Path, known: &mut BTreeMap<u64, String>) -> Vec<String> {
+    let own = sample
+        .frames
+        .iter()
+        .filter(|frame| Path::new(&frame.path) == file);
+    own.map(|frame| {
+        known
+            .entry(frame.address)
+            .or_insert_with(|| function(file, frame.address))
+            .clone()
+    })
+    .collect()
+}
+
+/// Waits until the tables of what the host runs anyway are made.
+pub fn settle(place: &Place) {
+    let (mut before, mut since) = (0, Instant::now());
+    let until = Instant::now() + Duration::from_secs(90);
+    while since.elapsed() < Duration::from_secs(5) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(500));
+        let path = place.path("state").join(strobe_agent::status::FILE);
+        let Ok(text) = fs::read_to_string(path) else {
+            continue;
+        };
+        let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let tables = &status["unwinding"];
+        let done = tables["tables"].as_u64().unwrap() + tables["refused"].as_u64().unwrap();
+        if done != before {
+            (before, since) = (done, Instant::now());
+        }
+    }
+}

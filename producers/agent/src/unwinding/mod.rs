@@ -9,25 +9,28 @@
 //! by frame pointers, marked as such, and never a stack by another image's tables. A process that was forked from one with a list is
 //! walked by that one until it has its own: its mappings are its parent's, as long as it makes none itself.
 
+mod jvms;
+mod lists;
+
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{Receiver, SyncSender};
 
 use rustc_hash::FxHashMap;
-use sha2::{Digest, Sha256};
-use strobe_bpf::{Block, Error, ImageIdentity, MappingEntry, PROCESSES_MAX, TableMemory};
+use strobe_bpf::{Block, Error, ImageIdentity, MappingEntry, TableMemory};
 use strobe_unwind::Table;
 
-use crate::elf::Elf;
-use crate::files::{Backing, FileId, Files};
+use crate::files::{FileId, Files};
 use crate::held::Held;
-use crate::images::{Image, Images};
-use crate::mappings::Mapping;
-use crate::tables::{Made, Wanted, key};
+use crate::images::Images;
+use crate::tables::{Made, Wanted};
+use jvms::Jvms;
 
 /// A binary that could not be opened is tried again for later samples, up to so many times.
 const ATTEMPTS_MAX: u8 = 3;
 /// Pause before what had no room, or could not be opened, is tried again: what was freed waits as long.
 const AGAIN_NS: u64 = 1_000_000_000;
+/// For how long it is said that there is no room, after something had none: what was freed for it has another try in between.
+const NO_ROOM_NS: u64 = 5_000_000_000;
 /// Processes that are given up at once to make room.
 const EVICTED_AT_ONCE: usize = 64;
 /// Images that may be expected between two rounds; what is beyond comes with its samples.
@@ -112,6 +115,7 @@ pub struct Unwinding {
     binaries: FxHashMap<FileId, Binary>,
     lists: FxHashMap<ListKey, List>,
     processes: FxHashMap<u32, Process>,
+    jvms: Jvms,
     /// Processes in the order in which they came; some may be gone.
     order: VecDeque<u32>,
     /// Images that were heard of, and that nothing is known of yet.
@@ -120,6 +124,9 @@ pub struct Unwinding {
     due: FxHashMap<u32, ImageIdentity>,
     rounds: u64,
     again_ns: u64,
+    /// The time of this round, and until when it is said that there is no room.
+    now_ns: u64,
+    no_room_until_ns: u64,
     asked: usize,
     samples_without: u64,
     evicted: u64,
@@ -136,11 +143,14 @@ impl Unwinding {
             binaries: FxHashMap::default(),
             lists: FxHashMap::default(),
             processes: FxHashMap::default(),
+            jvms: Jvms::default(),
             order: VecDeque::new(),
             expected: FxHashMap::default(),
             due: FxHashMap::default(),
             rounds: 0,
             again_ns: 0,
+            now_ns: 0,
+            no_room_until_ns: 0,
             asked: 0,
             samples_without: 0,
             evicted: 0,
@@ -182,6 +192,7 @@ impl Unwinding {
     /// [`Error::WriteMap`].
     pub fn ended(&mut self, pid: u32) -> Result<(), Error> {
         self.due.remove(&pid);
+        self.jvms.forget(pid);
         let Some(process) = self.processes.remove(&pid) else {
             return Ok(());
         };
@@ -195,6 +206,11 @@ impl Unwinding {
     /// Returns whether tables are being made: the next round should not be far.
     pub fn is_waiting(&self) -> bool {
         self.asked > 0
+    }
+
+    /// Returns whether something had no room a moment ago.
+    pub fn has_no_room(&self) -> bool {
+        self.now_ns < self.no_room_until_ns
     }
 
     /// Returns what there is.
@@ -221,6 +237,7 @@ impl Unwinding {
     /// [`Error`] where the kernel refuses.
     pub fn round(&mut self, images: &Images, files: &Files, now_ns: u64) -> Result<(), Error> {
         self.rounds += 1;
+        self.now_ns = now_ns;
         let mut came = false;
         while let Ok(made) = self.made.try_recv() {
             if made.generation != self.generation {
@@ -326,8 +343,13 @@ impl Unwinding {
         }))
     }
 
+    fn say_no_room(&mut self) {
+        self.no_room_until_ns = self.now_ns.saturating_add(NO_ROOM_NS);
+    }
+
     /// Frees what nobody refers to, the longest unused first, and where that is not enough, the oldest processes.
     fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
+        self.say_no_room();
         let mut idle: Vec<(u64, FileId)> = self
             .binaries
             .iter()
@@ -358,236 +380,5 @@ impl Unwinding {
             self.ended(pid)?;
         }
         Ok(())
-    }
-
-    /// Writes the list of an image, unless it has the same already.
-    fn publish(&mut self, identity: ImageIdentity, image: &Image, files: &Files) -> Result<(), Error> {
-        let mut entries: Vec<MappingEntry> = Vec::new();
-        let (mut binaries, mut incomplete) = (Vec::new(), false);
-        for mapping in image.mappings() {
-            let entry = self.entry(mapping, identity.tgid, files, &mut binaries, &mut incomplete);
-            // Generated code comes in many neighbouring pieces.
-            match entries.last_mut() {
-                Some(last)
-                    if last.rows == 0
-                        && entry.rows == 0
-                        && last.pages == entry.pages
-                        && last.end == entry.start =>
-                {
-                    last.end = entry.end
-                }
-                _ => entries.push(entry),
-            }
-        }
-        let known = self
-            .processes
-            .get(&identity.tgid)
-            .filter(|process| process.image == identity)
-            .and_then(|process| process.list);
-        // As long as nothing is there yet, a list would say less than none.
-        let next = if binaries.is_empty() && incomplete {
-            None
-        } else {
-            self.list(&entries, binaries)?
-        };
-        let Some(next) = next.filter(|next| known != Some(*next)) else {
-            return self.remember_state(identity, known, incomplete);
-        };
-        if self.processes.len() >= PROCESSES_MAX - 1 {
-            self.give_up_oldest()?;
-        }
-        let Some(list) = self.lists.get_mut(&next) else {
-            return Ok(()); // it was that of the processes that made room
-        };
-        let written = self.memory.set_process(&identity, &list.block, list.mappings);
-        list.processes += 1;
-        if written.is_err() {
-            self.release(next);
-            return written;
-        }
-        self.remember(identity, Some(next), incomplete);
-        Ok(())
-    }
-
-    fn remember_state(
-        &mut self,
-        image: ImageIdentity,
-        list: Option<ListKey>,
-        incomplete: bool,
-    ) -> Result<(), Error> {
-        match self.processes.get_mut(&image.tgid) {
-            Some(process) if process.image == image => process.incomplete = incomplete,
-            _ => {
-                self.ended(image.tgid)?;
-                self.remember(image, list, incomplete);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes up a process with a list, for which the list has been counted; lets go of the one that it had.
-    fn remember(&mut self, image: ImageIdentity, list: Option<ListKey>, incomplete: bool) {
-        let process = Process {
-            image,
-            list,
-            incomplete,
-        };
-        match self.processes.insert(image.tgid, process) {
-            Some(before) => {
-                if let Some(list) = before.list {
-                    self.release(list);
-                }
-            }
-            None => self.order.push_back(image.tgid),
-        }
-    }
-
-    /// Returns a mapping as programs see it, with its table where it is there; asks for it where it is not.
-    fn entry(
-        &mut self,
-        mapping: &Mapping,
-        pid: u32,
-        files: &Files,
-        binaries: &mut Vec<FileId>,
-        incomplete: &mut bool,
-    ) -> MappingEntry {
-        let plain = MappingEntry {
-            start: mapping.start,
-            end: mapping.end,
-            ..MappingEntry::default()
-        };
-        let Backing::File(id) = mapping.backing else {
-            return plain;
-        };
-        let Ok(elf) = &files.get(id).elf else {
-            return plain;
-        };
-        let Some(address) = loaded_at(mapping, elf) else {
-            return plain;
-        };
-        self.ask(id, mapping, pid, elf, files);
-        match self.binaries.get_mut(&id) {
-            Some(Binary::Loaded(loaded)) => {
-                loaded.used = self.rounds;
-                if !binaries.contains(&id) {
-                    binaries.push(id);
-                }
-                let bias = mapping.start.wrapping_sub(address);
-                MappingEntry {
-                    offset: bias.wrapping_add(loaded.base),
-                    start: mapping.start,
-                    end: mapping.end,
-                    ..loaded.entry
-                }
-            }
-            Some(Binary::Asked | Binary::Later { .. }) => {
-                *incomplete = true;
-                MappingEntry { pages: 1, ..plain }
-            }
-            _ => plain,
-        }
-    }
-
-    /// Asks for the table of a file that has not been asked for.
-    fn ask(&mut self, id: FileId, mapping: &Mapping, pid: u32, elf: &Elf, files: &Files) {
-        let attempts = match self.binaries.get(&id) {
-            None => 0,
-            Some(Binary::Later { attempts }) => *attempts,
-            Some(_) => return,
-        };
-        let binary = match files.open(id, pid, (mapping.start, mapping.end)) {
-            Some(file) => {
-                let wanted = Wanted {
-                    id,
-                    generation: self.generation,
-                    key: key(elf.kind, &elf.id),
-                    file,
-                };
-                match self.to_make.try_send(wanted) {
-                    Ok(()) => {
-                        self.asked += 1;
-                        Binary::Asked
-                    }
-                    // The thread is behind, or the agent stops: later, or never.
-                    Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Binary::Later { attempts },
-                }
-            }
-            None if attempts + 1 < ATTEMPTS_MAX => Binary::Later {
-                attempts: attempts + 1,
-            },
-            None => Binary::None,
-        };
-        self.binaries.insert(id, binary);
-    }
-
-    /// Returns the list with this content, written now where there is none; nothing where there is no room.
-    fn list(&mut self, entries: &[MappingEntry], binaries: Vec<FileId>) -> Result<Option<ListKey>, Error> {
-        let mut hash = Sha256::new();
-        for entry in entries {
-            for word in [
-                entry.start,
-                entry.end,
-                entry.offset,
-                u64::from(entry.rows_at) << 32 | u64::from(entry.rules_at),
-                entry.pages.into(),
-            ] {
-                hash.update(word.to_ne_bytes());
-            }
-        }
-        let mut list_key = ListKey::default();
-        list_key.copy_from_slice(&hash.finalize()[..16]);
-        if self.lists.contains_key(&list_key) {
-            return Ok(Some(list_key));
-        }
-        let Some(block) = self.memory.store_mappings(entries)? else {
-            self.make_room(entries.len() as u64 * 64)?;
-            return Ok(None);
-        };
-        for id in &binaries {
-            if let Some(Binary::Loaded(loaded)) = self.binaries.get_mut(id) {
-                loaded.lists += 1;
-            }
-        }
-        let list = List {
-            block,
-            mappings: entries.len(),
-            binaries,
-            processes: 0,
-        };
-        self.lists.insert(list_key, list);
-        Ok(Some(list_key))
-    }
-
-    /// Lets go of a list for one process; frees it after the last.
-    fn release(&mut self, list_key: ListKey) {
-        let Some(list) = self.lists.get_mut(&list_key) else {
-            return;
-        };
-        list.processes = list.processes.saturating_sub(1);
-        if list.processes > 0 {
-            return;
-        }
-        if let Some(list) = self.lists.remove(&list_key) {
-            for id in &list.binaries {
-                if let Some(Binary::Loaded(loaded)) = self.binaries.get_mut(id) {
-                    loaded.lists = loaded.lists.saturating_sub(1);
-                }
-            }
-            self.memory.free(list.block);
-        }
-    }
-}
-
-/// Returns the ELF virtual address that stands at the beginning of a mapping. The mapping is rounded to pages, so it may begin
-/// before its segment, with the end of the segment before.
-fn loaded_at(mapping: &Mapping, elf: &Elf) -> Option<u64> {
-    let offset = mapping.file_offset;
-    let begins = elf
-        .segments
-        .iter()
-        .rfind(|segment| segment.bytes > 0 && segment.offset & !(PAGE_BYTES - 1) == offset);
-    match begins {
-        Some(segment) => Some(segment.address.wrapping_sub(segment.offset - offset)),
-        None => elf.address_of(offset),
     }
 }
