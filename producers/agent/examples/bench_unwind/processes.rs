@@ -71,7 +71,7 @@ impl Drop for Agent {
     }
 }
 
-/// Starts an agent that publishes nothing, and waits until it has looked around.
+/// Starts an agent that publishes nothing, by `agent.toml` in its folder if there is one, and waits until it has looked around.
 pub fn start_agent(folder: &Path, frequency_hz: u32, capture: Option<&Path>) -> Result<Agent> {
     let own = std::env::current_exe()?;
     let release = own.ancestors().nth(2).context("the folder of the executables")?;
@@ -83,6 +83,10 @@ pub fn start_agent(folder: &Path, frequency_hz: u32, capture: Option<&Path>) -> 
         .arg(folder.join("state"))
         .stdin(Stdio::null())
         .stderr(fs::File::create(folder.join("agent.log"))?);
+    let config = folder.join("agent.toml");
+    if config.exists() {
+        command.arg("--config").arg(config);
+    }
     if let Some(capture) = capture {
         command.arg("--capture").arg(capture);
     }
