@@ -37,6 +37,11 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
+    /// Returns whether code lies at an address, as far as the headers tell.
+    pub(crate) fn is_code(&self, address: u64) -> bool {
+        self.code.is_empty() || self.code.iter().any(|code| code.contains(&address))
+    }
+
     /// Returns whether a symbol without a size may name `address`: both must lie in the same executable segment.
     ///
     /// Such a symbol is taken to reach up to the next one, and the last of a file, often `_end`, for ever.

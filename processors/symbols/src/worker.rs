@@ -336,7 +336,10 @@ fn whole(kind: ErrorKind) -> Reason {
 
 /// Returns whether what was found names the address.
 fn names(sym: &Sym<'_>, address: u64, checked: &Checked) -> bool {
-    !sym.name.is_empty() && (sym.size.is_some() || checked.may_reach(sym.addr, address))
+    // Functions that a linker has dropped stay in the debug information, and all of them begin at 0.
+    !sym.name.is_empty()
+        && checked.is_code(address)
+        && (sym.size.is_some() || checked.may_reach(sym.addr, address))
 }
 
 /// Returns why one address cannot be named.

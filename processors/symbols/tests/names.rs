@@ -212,3 +212,23 @@ fn separate_debug_information_is_read_only_where_configured() {
         "{found:?}"
     );
 }
+
+/// Checks that an address outside of all code has no name, neither by the worker nor by the symbol file: functions that the linker
+/// has dropped are still in the debug information, and there all of them begin at 0.
+#[test]
+fn dropped_functions_name_nothing() {
+    let mut bench = Bench::new();
+    if !have("g++") {
+        return;
+    }
+    let source = format!("{PROGRAM}\nint dropped(int a) {{ return a * 31 + 7; }}\n");
+    let flags = ["-g", "-O2", "-ffunction-sections", "-Wl,--gc-sections"];
+    let binary = bench.compile("g++", &source, &flags, "lean");
+    let id = bench.store_file(&binary);
+    let found = bench
+        .symbolizer(Limits::default())
+        .resolve(BinaryKind::Gnu, &id, &[0, 1, 5])
+        .unwrap();
+    let unknown = |name: &Resolved| matches!(name, Resolved::Unknown(Reason::NoSymbolAtAddress));
+    assert!(found.iter().all(unknown), "{found:?}");
+}
