@@ -51,6 +51,7 @@ mod time_merge;
 pub use attr::monotonic_ns;
 pub use counters::CpuCounters;
 pub use error::Error;
+pub use load::SharedTables;
 pub use perf_event::EventTimes;
 pub use record::{
     Frames, HEADER_BYTES, RECORD_BYTES_MAX, RawSample, STACK_FRAMES_MAX, StackEnd, Undecodable,

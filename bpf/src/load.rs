@@ -38,7 +38,7 @@ mod skeleton {
 const SENT_WAYS: u32 = 4;
 
 /// What the program is loaded with.
-pub struct LoadSettings {
+pub struct LoadSettings<'a> {
     /// A power of two, and a multiple of the page size.
     pub ring_bytes: u32,
     /// A power of two, at least `SENT_WAYS`.
@@ -47,6 +47,15 @@ pub struct LoadSettings {
     pub cgroup_source: CgroupSource,
     /// Most bytes of unwind tables; 0: stacks are walked by frame pointers alone.
     pub tables_bytes_max: u64,
+    /// Tables of another program, used in place of own ones.
+    pub tables_of: Option<&'a SharedTables>,
+}
+
+/// The unwind tables of one program, for others to look into: whoever fills them need not do it twice.
+#[derive(Debug)]
+pub struct SharedTables {
+    segments: OwnedFd,
+    processes: OwnedFd,
 }
 
 /// The program in the kernel, attached to nothing yet.
@@ -58,10 +67,11 @@ pub struct Loaded {
     pub control: Control,
     /// Taken out by whoever fills it; nothing where tables are not used.
     pub tables: Option<TableMemory>,
+    pub shared: Option<SharedTables>,
 }
 
 /// Loads the program, or says why not and what to do.
-pub fn load(settings: &LoadSettings) -> Result<Loaded, Error> {
+pub fn load(settings: &LoadSettings<'_>) -> Result<Loaded, Error> {
     probe::check_loadable()?;
     let recording = Recording::start();
     match try_load(settings) {
@@ -86,19 +96,23 @@ impl From<libbpf_rs::Error> for Failure {
     }
 }
 
-fn try_load(settings: &LoadSettings) -> Result<Loaded, Failure> {
+fn try_load(settings: &LoadSettings<'_>) -> Result<Loaded, Failure> {
     let mut storage = MaybeUninit::uninit();
     let mut open = skeleton::OnCpuSkelBuilder::default().open(&mut storage)?;
     open.maps.samples.set_max_entries(settings.ring_bytes)?;
     open.maps.sent.set_max_entries(settings.sent_stacks / SENT_WAYS)?;
-    if settings.tables_bytes_max == 0 {
+    let tables_used = settings.tables_bytes_max > 0 || settings.tables_of.is_some();
+    if let Some(shared) = settings.tables_of {
+        open.maps.segments.reuse_fd(shared.segments.as_fd())?;
+        open.maps.processes.reuse_fd(shared.processes.as_fd())?;
+    } else if !tables_used {
         open.maps.processes.set_max_entries(1)?; // allocated at once, and never looked into
     }
     if let Some(fixed) = open.maps.rodata_data.as_deref_mut() {
         fixed.cgroup_source = settings.cgroup_source as u32;
         fixed.kernel_frames_max = probe::perf_event_max_stack().min(STACK_FRAMES_MAX as u32);
         fixed.sent_sets_mask = settings.sent_stacks / SENT_WAYS - 1;
-        fixed.tables_used = u32::from(settings.tables_bytes_max > 0);
+        fixed.tables_used = u32::from(tables_used);
         fixed.wake_bytes = u64::from(settings.ring_bytes) / 4 * 3;
     }
     let loaded = open.load()?;
@@ -110,7 +124,15 @@ fn try_load(settings: &LoadSettings) -> Result<Loaded, Failure> {
         samples: MapHandle::try_from(&loaded.maps.samples)?,
         counters: MapHandle::try_from(&loaded.maps.counters)?,
         control,
-        tables: if settings.tables_bytes_max > 0 {
+        shared: tables_used
+            .then(|| -> Result<_, libbpf_rs::Error> {
+                Ok(SharedTables {
+                    segments: duplicate(loaded.maps.segments.as_fd())?,
+                    processes: duplicate(loaded.maps.processes.as_fd())?,
+                })
+            })
+            .transpose()?,
+        tables: if settings.tables_bytes_max > 0 && settings.tables_of.is_none() {
             Some(TableMemory::new(
                 MapHandle::try_from(&loaded.maps.segments)?,
                 MapHandle::try_from(&loaded.maps.processes)?,

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
 
+use crate::attr::monotonic_ns;
 use crate::cgroup::Hierarchy;
 use crate::counters::CpuCounters;
 use crate::cpus;
 use crate::error::Error;
-use crate::load::{self, LoadSettings, Loaded};
+use crate::load::{self, LoadSettings, Loaded, SharedTables};
 use crate::mapping::page_bytes;
 use crate::perf_event::{EventTimes, PerfEvent};
 use crate::probe;
@@ -87,6 +88,7 @@ pub struct Sampler {
     period_ns: Option<u64>,
     paused: bool,
     stopped: bool,
+    started_ns: u64,
     ring: Ring,
     wake: OwnedFd,
     loaded: Loaded,
@@ -95,6 +97,16 @@ pub struct Sampler {
 impl Sampler {
     /// Loads the program and starts ticking on every CPU that is online.
     pub fn start(settings: &SamplerSettings) -> Result<Self, Error> {
+        Self::start_with(settings, None)
+    }
+
+    /// As [`Sampler::start`], beside another sampler, whose unwind tables it looks into. It has a ring of its own, so that neither
+    /// can take the other's room.
+    pub fn start_beside(settings: &SamplerSettings, tables: Option<&SharedTables>) -> Result<Self, Error> {
+        Self::start_with(settings, tables)
+    }
+
+    fn start_with(settings: &SamplerSettings, tables: Option<&SharedTables>) -> Result<Self, Error> {
         let limit_hz = probe::max_sample_rate_hz();
         if settings.frequency_hz == 0 || u64::from(settings.frequency_hz) > limit_hz {
             let remedy = format!("1 to {limit_hz} (kernel.perf_event_max_sample_rate) can be had");
@@ -113,6 +125,7 @@ impl Sampler {
             omit_sent_stacks: settings.omit_sent_stacks,
             cgroup_source: settings.hierarchy.source,
             tables_bytes_max: settings.tables_bytes_max,
+            tables_of: tables,
         })?;
         let ring = Ring::new(loaded.samples.as_fd(), ring_bytes as usize)?;
         let wake = wake_on(&loaded)?;
@@ -122,12 +135,18 @@ impl Sampler {
             period_ns: None,
             paused: false,
             stopped: false,
+            started_ns: monotonic_ns(),
             ring,
             wake,
             loaded,
         };
         sampler.open_events(&online)?;
         Ok(sampler)
+    }
+
+    /// Returns when it started, `CLOCK_MONOTONIC`: its events were opened in the moment that followed.
+    pub fn started_ns(&self) -> u64 {
+        self.started_ns
     }
 
     /// Hands every record in the ring to `take`, in place, and returns how many there were.
@@ -180,6 +199,16 @@ impl Sampler {
     /// Returns the memory of unwind tables, once; nothing where the settings give it no bytes.
     pub fn take_tables(&mut self) -> Option<TableMemory> {
         self.loaded.tables.take()
+    }
+
+    /// Takes out the means to look into this sampler's unwind tables, for [`Sampler::start_beside`]; nothing where it uses none.
+    pub fn take_shared_tables(&mut self) -> Option<SharedTables> {
+        self.loaded.shared.take()
+    }
+
+    /// Lets [`Sampler::wait`] return as well when the ring of `other` fills up.
+    pub fn wake_on(&mut self, other: &Sampler) -> Result<(), Error> {
+        add_to_epoll(&self.wake, other.loaded.samples.as_fd().as_raw_fd())
     }
 
     /// Lets a sample of an image without tables wake [`Sampler::wait`] once more. Not more often than each wake-up is worth: some

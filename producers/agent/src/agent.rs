@@ -1,5 +1,6 @@
 //! The threads, from start to end.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use crate::config::Settings;
 use crate::error::AgentError;
 use crate::plans::{self, Plans};
 use crate::procfs::wall_us;
+use crate::profilers::Profilers;
 use crate::publish::Publishing;
+use crate::runner::{self, Beginning, Runner};
 use crate::sampling::Sampling;
 use crate::schedule::{self, Scheduling};
 use crate::spooling::{self, Spooling};
@@ -28,6 +31,18 @@ use crate::telemetry::{self, AgentSource};
 /// # Errors
 /// [`AgentError`] where it cannot start, or a thread cannot go on; the others are then stopped in order.
 pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
+    run_with(settings, shutdown, drop)
+}
+
+/// As [`run`]; `with` gets the means to ask for runs, as sampling begins.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    settings: &Settings,
+    shutdown: &Shutdown,
+    with: impl FnOnce(Runner),
+) -> Result<(), AgentError> {
     make_folder(&settings.state_dir)?;
     if let Some(capture) = &settings.capture {
         make_folder(capture)?;
@@ -64,14 +79,19 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
         Arc::clone(&status),
     );
     // First what may be refused, so that nothing runs when the agent cannot.
-    let sampling = Sampling::start(
+    let (to_sampling, prepared) = sync_channel(runner::QUEUE);
+    let mut sampling = Sampling::start(
         settings,
-        to_spool,
+        to_spool.clone(),
         announce,
         (to_make, from_making),
         (orders, to_report),
+        prepared,
         Arc::clone(&status),
     )?;
+    let tables = sampling.take_shared_tables();
+    let beginning = Beginning::new(settings, tables, to_sampling, to_spool);
+    let (runner, commands) = Runner::new(Profilers::read(settings.profilers.as_deref())?, BTreeMap::new());
     let publishing = match &settings.bus {
         Some(bus) => Some(Publishing::new(reader, bus, Arc::clone(&status))?),
         None => None,
@@ -91,6 +111,11 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
     let mut threads = Vec::new();
     threads.push(start("scheduling", shutdown, move || {
         scheduling.run(&reports);
+        Ok(())
+    })?);
+    let (asked, token) = (runner.clone(), shutdown.clone());
+    threads.push(start("runner", shutdown, move || {
+        asked.run(&commands, &beginning, &token);
         Ok(())
     })?);
     if let Some(bus) = settings.bus.clone() {
@@ -130,6 +155,7 @@ pub fn run(settings: &Settings, shutdown: &Shutdown) -> Result<(), AgentError> {
         frequency_hz = settings.frequency_hz,
         "profiling"
     );
+    with(runner);
     let sampled = sampling.run(shutdown);
     shutdown.request();
     threads.into_iter().map(join).fold(sampled, Result::and)

@@ -45,6 +45,8 @@ pub struct AgentConfig {
     pub unwind: UnwindConfig,
     /// When to run, once there are plans.
     pub schedule: ScheduleConfig,
+    /// Folder with declarations of profilers, beside and in place of those that are compiled in; empty: none.
+    pub profilers: PathBuf,
 }
 
 /// The part `[unwind]`.
@@ -137,6 +139,7 @@ impl Default for AgentConfig {
             binaries: BinariesConfig::default(),
             unwind: UnwindConfig::default(),
             schedule: ScheduleConfig::default(),
+            profilers: PathBuf::new(),
         }
     }
 }
@@ -253,6 +256,8 @@ pub struct Settings {
     pub unwind: UnwindConfig,
     /// When to run, once there are plans.
     pub schedule: ScheduleSettings,
+    /// Folder with declarations of profilers.
+    pub profilers: Option<PathBuf>,
     /// Folder into which each framed raw batch is written as well, for benchmarks.
     pub capture: Option<PathBuf>,
     /// Time after which the agent stops by itself.
@@ -341,15 +346,19 @@ impl AgentConfig {
             binaries: self.binaries,
             unwind: self.unwind,
             schedule,
+            profilers: (!self.profilers.as_os_str().is_empty()).then_some(self.profilers),
             capture: None,
             duration: None,
         })
     }
 }
 
-/// Returns the known key that is nearest to the unknown one of a message "unknown field `a`, expected one of `b`, `c`".
-fn nearest_key(message: &str) -> Option<String> {
-    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
+/// Returns the known key that is nearest to the unknown one of a message "unknown field `a`, expected one of `b`, `c`", or
+/// the nearest word where the message is of an unknown variant.
+pub(crate) fn nearest_key(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("unknown field `");
+    let rest = rest.or_else(|| message.strip_prefix("unknown variant `"));
+    let (unknown, known) = rest?.split_once('`')?;
     let known = known.split('`').skip(1).step_by(2);
     known
         .max_by(|a, b| strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b)))

@@ -1,12 +1,13 @@
 //! The agent: every host's flight recorder. Steps 1 to 9 of the path of one sample.
 //!
-//! Seven threads, each the owner of its state, joined by bounded queues:
+//! Eight threads, each the owner of its state, joined by bounded queues:
 //!
 //! | thread | file | does |
 //! |--|--|--|
 //! | sampling | [`sampling`] | reads the ring and the side-band every 100 or 200 ms, merges them by time, closes batches |
 //! | spooling | [`spooling`] | encodes closed batches, appends them to the spool, keeps the accounting of the run |
 //! | scheduling | [`schedule`] | judges slots by the plans in force, and counts what became of each ([`presence`], [`coverage`]) |
+//! | runner | [`runner`] | begins what somebody asked for, where [`leases`] and the declared limits of [`profilers`] allow it |
 //! | plans | [`plans`] | follows the plans on the bus, and keeps them for the next start |
 //! | publishing | [`publish`] | sends what the spool holds; frees it on the broker's acknowledgement |
 //! | binaries | [`binaries`] | puts each newly seen binary into the symbol store, within limits |
@@ -34,14 +35,17 @@ pub mod held;
 pub mod images;
 pub mod jvm;
 pub mod kernel;
+pub mod leases;
 pub mod mappings;
 pub mod normalize;
 pub mod patience;
 pub mod plans;
 pub mod presence;
 pub mod procfs;
+pub mod profilers;
 pub mod publish;
 pub mod run;
+pub mod runner;
 pub mod sampling;
 pub mod schedule;
 pub mod service;
@@ -55,6 +59,6 @@ pub mod vocabulary;
 
 mod agent;
 
-pub use agent::run;
+pub use agent::{run, run_with};
 pub use config::{AgentConfig, Settings};
 pub use error::AgentError;

@@ -314,22 +314,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("strobe-agent: {}", with_causes(&error));
+            eprintln!("strobe-agent: {}", strobe_agent::error::with_causes(&error));
             ExitCode::from(error.exit_code())
         }
     }
-}
-
-/// Returns an error and its causes on one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = next.source();
-    }
-    text
 }

@@ -75,6 +75,24 @@ impl Run {
         run
     }
 
+    /// Returns a run that somebody asked for, which started at `now_ns`, `now_us` on the wall.
+    pub fn asked(head: RunHead, now_ns: u64) -> Self {
+        let length_ns = head.planned_us.saturating_mul(1_000);
+        Self {
+            head,
+            started_ns: now_ns,
+            ends_ns: now_ns.saturating_add(length_ns),
+            batches: 0,
+            slot: None,
+            taken: BTreeMap::new(),
+        }
+    }
+
+    /// Tells whether it ends when its events are stopped, and not at the moment at which the next begins.
+    pub fn is_ordered(&self) -> bool {
+        self.slot.is_some() || self.head.cause != Cause::Continuous as u8
+    }
+
     /// Counts what a closed batch took of each service: what was lost is carried by what was kept of its CPU.
     pub fn count(&mut self, batch: &RawBatch) {
         let ticks: Vec<CpuTicks> = batch

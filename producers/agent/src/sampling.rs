@@ -12,12 +12,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strobe_bpf::cgroup::CgroupPaths;
 use strobe_bpf::{
-    ImageIdentity, ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandSettings, Wake, monotonic_ns,
+    ProcessEventKind, Sampler, SamplerSettings, SideBand, SideBandSettings, Wake, monotonic_ns,
 };
 use strobe_bus::Shutdown;
 use strobe_event::{DropReason, RunState, StackEnd};
 
-use crate::batch::{Builder, Closing, Totals, stack_end};
+use crate::batch::{Closing, Totals, stack_end};
 use crate::binaries::NewBinary;
 use crate::config::Settings;
 use crate::coverage::Done;
@@ -31,17 +31,23 @@ use crate::run::Run;
 use crate::schedule::{Order, Planned, RunReport};
 use crate::service::Services;
 use crate::spooling::{Event, Report, ToSpool};
-use crate::stacks::{KnownStacks, StackId};
+use crate::stacks::StackId;
 use crate::status::Status;
 use crate::tables::{Made, Wanted};
 use crate::unwinding::Unwinding;
 use crate::vocabulary::Vocabulary;
 
+mod asked;
+mod flow;
 mod place;
 mod turns;
 
+use asked::Asked;
+pub(crate) use asked::Prepared;
+use flow::Flow;
 use place::place;
-use turns::{Pace, wall_ns, wall_us};
+pub(crate) use turns::wall_us;
+use turns::{Pace, wall_ns};
 
 /// Pause between two readings, each of which costs as much as a dozen samples. A ring that fills up ends it earlier.
 const ROUND: Duration = Duration::from_millis(200);
@@ -60,8 +66,6 @@ const BATCH_NS: u64 = 2_000_000_000;
 const TIDY_NS: u64 = 1_000_000_000;
 /// Shortest time between two epochs: each makes the kernel send every stack once more.
 const EPOCH_NS: u64 = 1_000_000_000;
-/// Parents without tables that are looked at after one reading: the others are named again by their next child.
-const PARENTS_MAX: usize = 256;
 /// Stacks kept before those of older epochs are dropped: half as much again as the kernel remembers as sent.
 const STACKS_MAX: usize = 24_576;
 /// Events of runs that may wait while the spooling thread is behind.
@@ -71,10 +75,14 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The thread's state.
 pub struct Sampling {
-    sampler: Sampler,
+    /// What is sampled all of the time, or as the schedule has it.
+    continuous: Flow,
+    /// What was asked for, beside it.
+    asked: Vec<Asked>,
     side_band: SideBand,
     allowed_ns: u64,
     orders: Receiver<Order>,
+    prepared: Receiver<Prepared>,
     settler: Settler,
     status: Arc<Status>,
 }
@@ -88,17 +96,12 @@ struct Settler {
     files: Files,
     kernel: Kernel,
     vocabulary: Vocabulary,
-    stacks: KnownStacks,
     normalizer: Normalizer,
-    forgotten: Option<StackId>,
     unwinding: Option<Unwinding>,
     services: Services,
     cgroups: CgroupPaths,
-    builder: Builder,
-    run: Run,
     pace: Pace,
     reports: SyncSender<RunReport>,
-    report: Report,
     epochs: Epochs,
     events: VecDeque<ToSpool>,
     to_spool: SyncSender<ToSpool>,
@@ -113,8 +116,8 @@ struct Epochs {
     /// Too many stacks, frames or files are kept.
     crowded: bool,
     advanced_ns: u64,
-    /// Records of older epochs are still under way until the next reading.
-    forget_before: Option<u32>,
+    /// What is kept of older epochs goes once records of them that are under way have been read: at the next reading.
+    forgetting: bool,
 }
 
 impl Sampling {
@@ -128,6 +131,7 @@ impl Sampling {
         announce: Option<SyncSender<NewBinary>>,
         (to_make, made): (SyncSender<Wanted>, Receiver<Made>),
         (orders, reports): (Receiver<Order>, SyncSender<RunReport>),
+        prepared: Receiver<Prepared>,
         status: Arc<Status>,
     ) -> Result<Self, AgentError> {
         let sampler_settings = SamplerSettings {
@@ -169,31 +173,34 @@ impl Sampling {
             files,
             kernel,
             vocabulary: Vocabulary::default(),
-            stacks: KnownStacks::default(),
             normalizer: Normalizer::default(),
-            forgotten: None,
             unwinding,
             services: Services::default(),
             cgroups,
-            builder: Builder::new(now_ns),
-            run,
             pace: Pace::default(),
             reports,
-            report: Report::default(),
             epochs: Epochs::default(),
             events: VecDeque::new(),
             to_spool,
             status: Arc::clone(&status),
         };
-        settler.announce(RunState::Started, now_ns, String::new());
+        let continuous = Flow::new(sampler, run, now_ns);
+        settler.announce(&continuous, RunState::Started, now_ns, String::new());
         Ok(Self {
-            sampler,
+            continuous,
+            asked: Vec::new(),
             side_band,
             allowed_ns: 0,
             orders,
+            prepared,
             settler,
             status,
         })
+    }
+
+    /// Takes out the means to look into the unwind tables that this thread keeps in the kernel.
+    pub fn take_shared_tables(&mut self) -> Option<strobe_bpf::SharedTables> {
+        self.continuous.sampler.take_shared_tables()
     }
 
     /// Samples until the wish to stop, then ends the run.
@@ -205,23 +212,26 @@ impl Sampling {
         let ended = self
             .sample(&mut held, shutdown)
             .and_then(|()| self.finish(&mut held));
-        let settler = &mut self.settler;
-        let now_ns = settler.pace.stopped_ns.unwrap_or_else(monotonic_ns);
-        settler.close(now_ns, &self.sampler);
-        let uncounted = settler.builder.uncounted(&totals(&self.sampler));
-        settler.report.taken += uncounted;
-        settler.report.drop(DropReason::RingFull, uncounted);
+        self.end_asked(monotonic_ns(), "the agent was stopped");
+        let now_ns = self.settler.pace.stopped_ns.unwrap_or_else(monotonic_ns);
+        self.settler.close(&mut self.continuous, now_ns);
+        self.continuous.count_lost();
         self.tidy(now_ns);
-        let settler = &mut self.settler;
+        let (settler, flow) = (&mut self.settler, &mut self.continuous);
         if !settler.pace.idle {
             match &ended {
-                Ok(()) if now_ns < settler.run.ends_ns => {
-                    settler.announce(RunState::Finished, now_ns, "the agent was stopped".to_owned());
+                Ok(()) if now_ns < flow.run.ends_ns => {
+                    settler.announce(
+                        flow,
+                        RunState::Finished,
+                        now_ns,
+                        "the agent was stopped".to_owned(),
+                    );
                 }
-                Ok(()) => settler.announce(RunState::Finished, now_ns, String::new()),
-                Err(error) => settler.announce(RunState::Failed, now_ns, error.to_string()),
+                Ok(()) => settler.announce(flow, RunState::Finished, now_ns, String::new()),
+                Err(error) => settler.announce(flow, RunState::Failed, now_ns, error.to_string()),
             }
-            settler.account(now_ns);
+            settler.account(flow, now_ns);
         }
         settler.send_last_events();
         ended
@@ -233,8 +243,9 @@ impl Sampling {
         let round = if fast { ROUND_FAST } else { ROUND };
         let mut pause = round;
         while !shutdown.is_requested() {
-            let woken = self.sampler.wait(self.until_turn(pause))? == Wake::NearlyFull;
+            let woken = self.continuous.sampler.wait(self.until_turn(pause))? == Wake::NearlyFull;
             self.obey()?;
+            self.take_prepared();
             self.round(held)?;
             let waiting = self.settler.unwinding.as_ref().is_some_and(Unwinding::is_waiting);
             pause = match (woken, waiting) {
@@ -253,41 +264,35 @@ impl Sampling {
 
     /// Reads what there is, and settles what can be settled.
     fn round(&mut self, held: &mut HeldSamples) -> Result<(), AgentError> {
-        let unwinding = &mut self.settler.unwinding;
+        self.stop_asked_in_time();
+        let (settler, flow) = (&mut self.settler, &mut self.continuous);
         let mut parents = Vec::new();
-        let consumed = self.sampler.consume(&mut |sample| {
-            if sample.without_tables()
-                && let Some(unwinding) = unwinding
-            {
-                unwinding.expect(ImageIdentity {
-                    tgid: sample.tgid,
-                    start_time_ns: sample.start_time_ns,
-                    exec_id: sample.exec_id,
-                });
-                if let Some(parent) = sample.parent.filter(|_| parents.len() < PARENTS_MAX) {
-                    parents.push((sample.time_ns, parent));
-                }
-            }
-            held.push(&sample);
-        })?;
-        self.settler
-            .builder
-            .count_undecodable(consumed.undecodable as u64);
-        held.sort();
-        let (settler, sampler) = (&mut self.settler, &self.sampler);
-        let mut next = 0;
-        let clock_ns = self.side_band.drain(|event| {
-            settler.settle_until(event.time_ns, held, &mut next, sampler);
-            settler.take_event(event.time_ns, &event.kind);
-        })?;
-        settler.settle_until(clock_ns, held, &mut next, sampler);
-        held.settle(next);
-        let now_ns = monotonic_ns();
-        if !settler.pace.idle && now_ns.saturating_sub(settler.builder.start_ns()) >= BATCH_NS {
-            settler.close(now_ns.min(clock_ns), sampler);
+        flow.read(held, &mut settler.unwinding, &mut parents)?;
+        for asked in &mut self.asked {
+            asked.read(&mut settler.unwinding, &mut parents);
         }
-        settler.turn_run_if_due(clock_ns, sampler);
-        settler.tidy_stacks(now_ns, sampler);
+        let mut next = 0;
+        let asked = &mut self.asked;
+        let clock_ns = self.side_band.drain(|event| {
+            settler.settle_until(flow, event.time_ns, held, &mut next);
+            asked
+                .iter_mut()
+                .for_each(|asked| asked.settle_until(settler, event.time_ns));
+            settler.take_event(flow, asked, event.time_ns, &event.kind);
+        })?;
+        settler.settle_until(flow, clock_ns, held, &mut next);
+        held.settle(next);
+        asked
+            .iter_mut()
+            .for_each(|asked| asked.settle_until(settler, clock_ns));
+        let now_ns = monotonic_ns();
+        if !settler.pace.idle && now_ns.saturating_sub(flow.builder.start_ns()) >= BATCH_NS {
+            settler.close(flow, now_ns.min(clock_ns));
+        }
+        settler.turn_run_if_due(flow, clock_ns);
+        self.turn_asked(clock_ns);
+        let (settler, flow) = (&mut self.settler, &mut self.continuous);
+        settler.tidy_stacks(flow, &mut self.asked, now_ns);
         if let Some(unwinding) = &mut settler.unwinding {
             // Only now: the side-band has told which images there were.
             for (time_ns, parent) in parents {
@@ -298,10 +303,17 @@ impl Sampling {
                 &self.status,
                 unwinding.round(&settler.images, &settler.files, now_ns),
             );
-            sampler.set_no_room(unwinding.has_no_room());
+            let no_room = unwinding.has_no_room();
+            flow.sampler.set_no_room(no_room);
+            self.asked
+                .iter()
+                .for_each(|asked| asked.flow.sampler.set_no_room(no_room));
             if now_ns.saturating_sub(self.allowed_ns) >= WAKE_NS {
                 self.allowed_ns = now_ns;
-                sampler.allow_wake_for_image();
+                flow.sampler.allow_wake_for_image();
+                self.asked
+                    .iter()
+                    .for_each(|asked| asked.flow.sampler.allow_wake_for_image());
             }
         }
         self.turn(clock_ns)
@@ -314,8 +326,8 @@ impl Sampling {
             complain(&self.status, unwinding.tidy(&settler.images));
             self.status.unwinding(unwinding.counts());
         }
-        if let Err(error) = self
-            .sampler
+        let sampler = &mut self.continuous.sampler;
+        if let Err(error) = sampler
             .refresh_cpus()
             .map(drop)
             .and_then(|()| self.side_band.refresh_cpus())
@@ -324,7 +336,7 @@ impl Sampling {
         }
         let side_band = self.side_band.counters();
         self.status.side_band(side_band.delivered, side_band.lost);
-        if let Ok(counters) = self.sampler.counters() {
+        if let Ok(counters) = self.continuous.sampler.counters() {
             let sum = |of: fn(&strobe_bpf::CpuCounters) -> u64| counters.values().map(of).sum::<u64>();
             self.status.kernel(
                 monotonic_ns(),
@@ -343,20 +355,20 @@ impl Sampling {
             settler.images.len(),
             frames,
             binaries,
-            settler.stacks.len(),
+            self.continuous.stacks.len(),
             settler.files.not_announced,
         );
     }
 
     /// Stops the clock and settles everything that is left.
     fn finish(&mut self, held: &mut HeldSamples) -> Result<(), AgentError> {
-        self.sampler.stop()?;
+        self.continuous.sampler.stop()?;
         // The side-band must get past the last sample's time.
         std::thread::sleep(Duration::from_millis(2));
         self.round(held)?;
         let mut next = 0;
         self.settler
-            .settle_until(u64::MAX, held, &mut next, &self.sampler);
+            .settle_until(&mut self.continuous, u64::MAX, held, &mut next);
         held.settle(next);
         Ok(())
     }
@@ -364,22 +376,23 @@ impl Sampling {
 
 impl Settler {
     /// Settles the held samples from position `next` that are older than `time_ns`.
-    fn settle_until(&mut self, time_ns: u64, held: &HeldSamples, next: &mut usize, sampler: &Sampler) {
+    fn settle_until(&mut self, flow: &mut Flow, time_ns: u64, held: &HeldSamples, next: &mut usize) {
         while let Some(sample) = held.get(*next).filter(|sample| sample.time_ns < time_ns) {
-            self.settle(sample, held.addresses(sample), sampler);
+            self.turn_run_if_due(flow, sample.time_ns);
+            self.settle(flow, sample, held.addresses(sample));
             *next += 1;
         }
     }
 
-    fn settle(&mut self, held: &Held, addresses: (&[u64], &[u64]), sampler: &Sampler) {
-        self.turn_run_if_due(held.time_ns, sampler);
-        if self.builder.is_full() {
-            self.close(held.time_ns, sampler);
+    /// Puts a sample into the open batch.
+    fn settle(&mut self, flow: &mut Flow, held: &Held, addresses: (&[u64], &[u64])) {
+        if flow.builder.is_full() {
+            self.close(flow, held.time_ns);
         }
         let stack = if held.frames_omitted {
-            self.sent_stack(held)
+            self.sent_stack(flow, held)
         } else {
-            self.new_stack(held, addresses)
+            self.new_stack(flow, held, addresses)
         };
         if held.without_tables
             && let Some(unwinding) = &mut self.unwinding
@@ -392,23 +405,36 @@ impl Settler {
             &mut self.services,
             &mut self.cgroups,
         );
-        self.builder
-            .push(held, stack, &self.stacks, &mut self.vocabulary, || {
+        flow.builder
+            .push(held, stack, &flow.stacks, &mut self.vocabulary, || {
                 place(held, images, files, services, cgroups.path(held.cgroup_id))
             });
     }
 
-    fn sent_stack(&mut self, held: &Held) -> StackId {
-        self.stacks.sent(held.stack_hash, held.epoch).unwrap_or_else(|| {
+    /// Returns the service of a sample's process.
+    fn service_of(&mut self, held: &Held) -> Arc<str> {
+        let cgroup = self.cgroups.path(held.cgroup_id);
+        let placed = place(
+            held,
+            &mut self.images,
+            &mut self.files,
+            &mut self.services,
+            cgroup,
+        );
+        Arc::clone(&placed.belonging.service)
+    }
+
+    fn sent_stack(&mut self, flow: &mut Flow, held: &Held) -> StackId {
+        flow.stacks.sent(held.stack_hash, held.epoch).unwrap_or_else(|| {
             self.status.stack_forgotten();
-            let stacks = &mut self.stacks;
-            *self
+            let stacks = &mut flow.stacks;
+            *flow
                 .forgotten
                 .get_or_insert_with(|| stacks.add(&[], StackEnd::Forgotten))
         })
     }
 
-    fn new_stack(&mut self, held: &Held, addresses: (&[u64], &[u64])) -> StackId {
+    fn new_stack(&mut self, flow: &mut Flow, held: &Held, addresses: (&[u64], &[u64])) -> StackId {
         let image = self.images.of_sample(held, &mut self.files);
         let number = image.as_ref().map_or(0, |image| image.number);
         let known = Known {
@@ -419,12 +445,18 @@ impl Settler {
         let frames = self
             .normalizer
             .frames(addresses, held.time_ns, image.as_deref(), known);
-        self.stacks
+        flow.stacks
             .insert(held.stack_hash, held.epoch, number, frames, stack_end(held))
     }
 
     /// Takes an event of the side-band.
-    fn take_event(&mut self, time_ns: u64, event: &ProcessEventKind<'_>) {
+    fn take_event(
+        &mut self,
+        flow: &mut Flow,
+        asked: &mut [Asked],
+        time_ns: u64,
+        event: &ProcessEventKind<'_>,
+    ) {
         if let Some(unwinding) = &mut self.unwinding {
             let written = match *event {
                 ProcessEventKind::Mmap(ref mmap) => {
@@ -447,68 +479,84 @@ impl Settler {
             self.images.forget();
             self.epochs.wanted = true;
         } else if let Change::Replaced(image) = self.images.apply(time_ns, event, &mut self.files) {
-            self.stacks.forget_image(image);
+            flow.stacks.forget_image(image);
+            for asked in asked {
+                asked.flow.stacks.forget_image(image);
+            }
             self.epochs.wanted = true;
         }
     }
 
     /// Closes the batch, if it has samples, and hands it to the spooling thread.
-    fn close(&mut self, now_ns: u64, sampler: &Sampler) {
-        let totals = totals(sampler);
+    fn close(&mut self, flow: &mut Flow, now_ns: u64) {
+        let totals = totals(&flow.sampler);
         let closing = Closing {
-            run: &self.run.head,
-            index: self.run.batches,
+            run: &flow.run.head,
+            index: flow.run.batches,
             now_ns,
             wall_ns: wall_ns(),
         };
-        let closed = self
+        let closed = flow
             .builder
-            .close(&closing, &totals, &self.stacks, &self.vocabulary);
+            .close(&closing, &totals, &flow.stacks, &self.vocabulary);
         let Some(batch) = closed else { return };
-        self.run.batches += 1;
+        flow.run.batches += 1;
         let samples = batch.samples.len() as u64;
-        self.report.add(&batch);
-        self.run.count(&batch);
+        flow.report.add(&batch);
+        flow.run.count(&batch);
         // Events go first: they were there before it.
         if !self.send_events() || self.to_spool.try_send(ToSpool::Batch(Box::new(batch))).is_err() {
             // The spooling thread is behind by dozens of batches: the disk hangs. The newest is dropped.
-            self.report.drop(DropReason::SpoolFull, samples);
+            flow.report.drop(DropReason::SpoolFull, samples);
             self.status.dropped(DropReason::SpoolFull, samples);
         }
     }
 
     /// Begins an epoch where one is due, and forgets what is no longer needed where too much is known. Called once for each
     /// reading of the ring, so that what refers to an older epoch has been settled when its stacks are dropped.
-    fn tidy_stacks(&mut self, now_ns: u64, sampler: &Sampler) {
-        if let Some(epoch) = self.epochs.forget_before.take() {
+    fn tidy_stacks(&mut self, flow: &mut Flow, asked: &mut [Asked], now_ns: u64) {
+        if std::mem::take(&mut self.epochs.forgetting) {
             // Only between two batches: numbers given before mean nothing afterwards.
-            self.close(now_ns, sampler);
-            self.forgotten = None;
-            self.stacks.keep_from(epoch);
-            if self.vocabulary.is_full() {
-                let old = std::mem::take(&mut self.vocabulary);
-                let new = &mut self.vocabulary;
-                self.stacks.renumber(|frame| new.adopt(&old, frame));
-                self.normalizer.forget();
-            }
-            if self.files.is_full() {
-                if let Some(unwinding) = &mut self.unwinding {
-                    complain(&self.status, unwinding.forget());
-                }
-                self.files.forget();
-                self.images.forget();
-                self.normalizer.forget();
-            }
+            self.forget(flow, asked, now_ns);
         }
         self.epochs.wanted |= self.images.was_scanned_late();
-        self.epochs.crowded =
-            self.stacks.len() > STACKS_MAX || self.vocabulary.is_full() || self.files.is_full();
+        let stacks = asked.iter().map(|asked| asked.flow.stacks.len()).max();
+        self.epochs.crowded = flow.stacks.len().max(stacks.unwrap_or(0)) > STACKS_MAX
+            || self.vocabulary.is_full()
+            || self.files.is_full();
         let due = now_ns.saturating_sub(self.epochs.advanced_ns) >= EPOCH_NS;
         if (self.epochs.wanted && due) || self.epochs.crowded {
-            let epoch = sampler.advance_epoch();
+            flow.advance_epoch();
+            asked.iter_mut().for_each(|asked| asked.flow.advance_epoch());
             self.epochs.advanced_ns = now_ns;
             self.epochs.wanted = false;
-            self.epochs.forget_before = self.epochs.crowded.then_some(epoch);
+            self.epochs.forgetting = self.epochs.crowded;
+        }
+    }
+
+    /// Forgets what is no longer needed: the stacks of older epochs, and what only they had.
+    fn forget(&mut self, flow: &mut Flow, asked: &mut [Asked], now_ns: u64) {
+        let mut flows: Vec<&mut Flow> = asked.iter_mut().map(|asked| &mut asked.flow).collect();
+        flows.push(flow);
+        for flow in &mut flows {
+            self.close(flow, now_ns);
+            flow.forget();
+        }
+        if self.vocabulary.is_full() {
+            let old = std::mem::take(&mut self.vocabulary);
+            let new = &mut self.vocabulary;
+            for flow in &mut flows {
+                flow.stacks.renumber(|frame| new.adopt(&old, frame));
+            }
+            self.normalizer.forget();
+        }
+        if self.files.is_full() {
+            if let Some(unwinding) = &mut self.unwinding {
+                complain(&self.status, unwinding.forget());
+            }
+            self.files.forget();
+            self.images.forget();
+            self.normalizer.forget();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The spooling thread: closed batches → the spool. Stage 8, and the accounting of the run.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -45,6 +46,12 @@ impl Report {
                 self.drop(reason, count.samples);
             }
         }
+    }
+
+    /// Returns the samples taken so far, and those of them that are in batches.
+    pub fn so_far(&self) -> (u64, u64) {
+        let dropped: u64 = self.drops.iter().map(|(_, samples)| samples).sum();
+        (self.taken, self.taken.saturating_sub(dropped))
     }
 
     fn counts(&self) -> Vec<DropCount> {
@@ -105,22 +112,20 @@ pub struct Event {
 /// What became here of the batches of one run.
 #[derive(Debug, Default)]
 struct OfRun {
-    run: Option<RunId>,
     spooled: u64,
     batches: u64,
     refused: Report,
 }
 
-impl OfRun {
-    /// Returns the account of `run`, begun anew where the last one was of another.
-    fn of(&mut self, run: RunId) -> &mut Self {
-        if self.run != Some(run) {
-            *self = Self {
-                run: Some(run),
-                ..Self::default()
-            };
-        }
-        self
+/// The accounts of the runs under way; each ends with the last event of its run.
+#[derive(Debug, Default)]
+struct Accounts {
+    of_run: BTreeMap<RunId, OfRun>,
+}
+
+impl Accounts {
+    fn of(&mut self, run: RunId) -> &mut OfRun {
+        self.of_run.entry(run).or_default()
     }
 }
 
@@ -131,7 +136,7 @@ pub struct Spooling {
     capture: Option<PathBuf>,
     status_file: PathBuf,
     status: Arc<Status>,
-    of_run: OfRun,
+    accounts: Accounts,
     record: Vec<u8>,
     captured: u64,
     /// Why the spool takes nothing more until it is opened anew.
@@ -147,7 +152,7 @@ impl Spooling {
             capture: settings.capture.clone(),
             status_file: settings.state_dir.join(crate::status::FILE),
             status,
-            of_run: OfRun::default(),
+            accounts: Accounts::default(),
             record: Vec::new(),
             captured: 0,
             broken: None,
@@ -222,7 +227,7 @@ impl Spooling {
         match self.writer.append(&self.record) {
             Ok(_) => {
                 failpoint::hit("spool.appended");
-                let of_run = self.of_run.of(run);
+                let of_run = self.accounts.of(run);
                 of_run.spooled += samples;
                 of_run.batches += 1;
                 self.status.spooled(samples, self.record.len() as u64);
@@ -235,13 +240,14 @@ impl Spooling {
     }
 
     fn refuse(&mut self, run: RunId, reason: DropReason, samples: u64) {
-        self.of_run.of(run).refused.drop(reason, samples);
+        self.accounts.of(run).refused.drop(reason, samples);
         self.status.dropped(reason, samples);
     }
 
     fn event(&mut self, event: Event) {
         let id = event.run.id;
-        let of_run = self.of_run.of(id);
+        let is_last = event.state != RunState::Queued && event.state != RunState::Started;
+        let of_run = self.accounts.of(id);
         let mut report = event.report;
         for &(reason, samples) in &of_run.refused.drops {
             report.drop(reason, samples);
@@ -260,6 +266,9 @@ impl Spooling {
         };
         if let Err(error) = self.append(Topic::Runs, id, &event) {
             tracing::error!(error, run = %id, "an event of the run is lost");
+        }
+        if is_last {
+            self.accounts.of_run.remove(&id);
         }
     }
 

@@ -62,9 +62,26 @@ struct CpuState {
     sequence: u64,
     taken: u64,
     kept: u64,
+    /// Read, and not of what the run watches.
+    passed: u64,
     idle: u64,
     enabled_ns: u64,
     running_ns: u64,
+}
+
+impl CpuState {
+    /// Returns what was taken of what the run watches, and of everything else. What was lost before anybody knew whose it was is
+    /// shared out like what was read.
+    fn of_what_is_watched(&self) -> (u64, u64) {
+        let taken = self.taken.max(self.kept + self.passed);
+        if self.passed == 0 {
+            return (taken, 0);
+        }
+        let read = self.kept + self.passed;
+        let lost = (taken - read) as f64 * self.kept as f64 / read as f64;
+        let own = (self.kept + lost.round() as u64).min(taken);
+        (own, taken - own)
+    }
 }
 
 /// Totals of all CPUs at a moment, as the kernel counts them from the start.
@@ -168,6 +185,14 @@ impl Builder {
             thread,
             cpu: u32::from(held.cpu),
         });
+    }
+
+    /// Counts a sample that is not of what the run watches: to it, its CPU was as good as idle.
+    pub fn pass_over(&mut self, held: &Held) {
+        let cpu = self.cpus.entry(u32::from(held.cpu)).or_default();
+        cpu.taken += held.cpu_sequence.saturating_sub(cpu.sequence);
+        cpu.sequence = cpu.sequence.max(held.cpu_sequence);
+        cpu.passed += 1;
     }
 
     fn text(&mut self, text: &str, vocabulary: &mut Vocabulary) -> TextId {
@@ -312,11 +337,12 @@ impl Builder {
             let times = totals.times.get(&cpu).copied();
             let enabled_ns = times.map_or(state.enabled_ns, |times| times.enabled_ns);
             let running_ns = times.map_or(state.running_ns, |times| times.running_ns);
+            let (taken, passed) = state.of_what_is_watched();
             let counts = CpuCounts {
                 cpu,
-                taken: state.taken.max(state.kept),
+                taken,
                 kept: state.kept,
-                idle: idle.saturating_sub(state.idle),
+                idle: idle.saturating_sub(state.idle) + passed,
                 enabled_ns: since(enabled_ns, state.enabled_ns),
                 running_ns: since(running_ns, state.running_ns),
             };
@@ -324,6 +350,7 @@ impl Builder {
                 sequence: state.sequence,
                 taken: 0,
                 kept: 0,
+                passed: 0,
                 idle,
                 enabled_ns,
                 running_ns,

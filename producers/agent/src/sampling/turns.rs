@@ -29,12 +29,12 @@ impl Sampling {
                 Order::Run(planned) => settler.pace.waiting.push_back(*planned),
             }
         }
-        let over = match settler.run.slot {
-            Some(_) => monotonic_ns() >= settler.run.ends_ns,
+        let over = match self.continuous.run.slot {
+            Some(_) => monotonic_ns() >= self.continuous.run.ends_ns,
             None => settler.pace.scheduled,
         };
         if over && !settler.pace.idle && settler.pace.stopped_ns.is_none() {
-            self.sampler.pause()?;
+            self.continuous.sampler.pause()?;
             settler.pace.stopped_ns = Some(monotonic_ns());
         }
         Ok(())
@@ -42,7 +42,7 @@ impl Sampling {
 
     /// Ends the run whose last samples are settled, and begins the next where its time has come.
     pub(super) fn turn(&mut self, clock_ns: u64) -> Result<(), AgentError> {
-        let (settler, sampler) = (&mut self.settler, &mut self.sampler);
+        let (settler, flow) = (&mut self.settler, &mut self.continuous);
         if let Some(stopped_ns) = settler
             .pace
             .stopped_ns
@@ -50,7 +50,7 @@ impl Sampling {
         {
             settler.pace.stopped_ns = None;
             settler.pace.idle = true;
-            settler.end_run(stopped_ns, sampler, String::new());
+            settler.end_run(flow, stopped_ns, String::new());
         }
         if !settler.pace.idle {
             return Ok(());
@@ -63,7 +63,7 @@ impl Sampling {
             let start =
                 |host: &str, now_ns| Run::start(host, settler.frequency_hz, length, now_ns, wall_us(now_ns));
             let run = start(&settler.host, monotonic_ns());
-            return settler.begin_run(run, sampler);
+            return settler.begin_run(flow, run);
         }
         while let Some(planned) = settler.pace.waiting.front() {
             let now_ns = monotonic_ns();
@@ -78,7 +78,7 @@ impl Sampling {
                 continue;
             }
             let run = Run::of_slot(&settler.host, &planned, now_ns, wall_us(now_ns));
-            settler.begin_run(run, sampler)?;
+            settler.begin_run(flow, run)?;
             break;
         }
         Ok(())
@@ -89,10 +89,12 @@ impl Sampling {
         let pace = &self.settler.pace;
         let at_ns = match pace.idle {
             true => pace.waiting.front().map(|planned| planned.start_ns),
-            false => self.settler.run.slot.map(|_| self.settler.run.ends_ns),
+            false => self.continuous.run.slot.map(|_| self.continuous.run.ends_ns),
         };
         // The wait is cut to milliseconds: one more, so that it is over when it ends.
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())) + MILLISECOND;
+        let asked_ns = self.asked.iter().filter_map(Asked::ends_ns);
+        let at_ns = asked_ns.chain(at_ns).min();
         at_ns.map_or(longest, |at_ns| left(at_ns).min(longest))
     }
 }
@@ -100,34 +102,34 @@ impl Sampling {
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl Settler {
-    fn begin_run(&mut self, run: Run, sampler: &mut Sampler) -> Result<(), AgentError> {
-        sampler.resume(run.head.period)?;
-        self.builder.begin(run.started_ns, &totals(sampler));
-        self.run = run;
-        self.report = Report::default();
+    fn begin_run(&mut self, flow: &mut Flow, run: Run) -> Result<(), AgentError> {
+        flow.sampler.resume(run.head.period)?;
+        flow.builder.begin(run.started_ns, &totals(&flow.sampler));
+        flow.run = run;
+        flow.report = Report::default();
         self.pace.idle = false;
-        self.announce(RunState::Started, self.run.started_ns, String::new());
+        self.announce(flow, RunState::Started, flow.run.started_ns, String::new());
         Ok(())
     }
 
     /// Ends the run at `now_ns`: its accounting is complete.
-    pub(super) fn end_run(&mut self, now_ns: u64, sampler: &Sampler, detail: String) {
-        self.close(now_ns, sampler);
-        self.announce(RunState::Finished, now_ns, detail);
-        self.account(now_ns);
+    pub(super) fn end_run(&mut self, flow: &mut Flow, now_ns: u64, detail: String) {
+        self.close(flow, now_ns);
+        self.announce(flow, RunState::Finished, now_ns, detail);
+        self.account(flow, now_ns);
     }
 
     /// Tells the scheduling thread what the run did.
-    pub(super) fn account(&mut self, now_ns: u64) {
-        let head = &self.run.head;
-        let done_us = self.done_us(now_ns);
+    pub(super) fn account(&mut self, flow: &mut Flow, now_ns: u64) {
+        let done_us = flow.done_us(now_ns);
+        let head = &flow.run.head;
         // A run that nobody drew is a slot of its own, as long as it was: what the agent did not see was not planned.
-        let (planned_us, slot_us) = match self.run.slot {
+        let (planned_us, slot_us) = match flow.run.slot {
             Some(_) => (head.planned_us, head.slot_us),
             None => (done_us, done_us),
         };
         let report = RunReport {
-            slot: self.run.slot,
+            slot: flow.run.slot,
             started_us: head.started_us,
             slot_us,
             done: Some(Done {
@@ -135,7 +137,7 @@ impl Settler {
                 planned_us,
                 done_us,
                 frequency_hz: 1e9 / head.period as f64,
-                taken: std::mem::take(&mut self.run.taken),
+                taken: std::mem::take(&mut flow.run.taken),
             }),
         };
         if done_us > 0 {
@@ -158,48 +160,39 @@ impl Settler {
         }
     }
 
-    /// Returns how much of the run is done at `now_ns`.
-    fn done_us(&self, now_ns: u64) -> u64 {
-        let end_ns = match self.run.slot {
-            Some(_) => now_ns,
-            None => now_ns.min(self.run.ends_ns),
-        };
-        end_ns.saturating_sub(self.run.started_ns) / 1_000
-    }
-
     /// Ends the run and starts the next when `time_ns` is past its planned end, run after run.
-    pub(super) fn turn_run_if_due(&mut self, time_ns: u64, sampler: &Sampler) {
-        if time_ns < self.run.ends_ns || self.pace.idle || self.run.slot.is_some() {
+    pub(super) fn turn_run_if_due(&mut self, flow: &mut Flow, time_ns: u64) {
+        if time_ns < flow.run.ends_ns || self.pace.idle || flow.run.slot.is_some() {
             return;
         }
-        self.end_run(self.run.ends_ns, sampler, String::new());
+        self.end_run(flow, flow.run.ends_ns, String::new());
         // After a stop of the machine the next run starts now, not for every slot that was slept through.
-        let behind = time_ns.saturating_sub(self.run.ends_ns) > self.run_length.as_nanos() as u64;
-        let start_ns = if behind { time_ns } else { self.run.ends_ns };
-        self.run = Run::start(
+        let behind = time_ns.saturating_sub(flow.run.ends_ns) > self.run_length.as_nanos() as u64;
+        let start_ns = if behind { time_ns } else { flow.run.ends_ns };
+        flow.run = Run::start(
             &self.host,
             self.frequency_hz,
             self.run_length,
             start_ns,
             wall_us(start_ns),
         );
-        self.report = Report::default();
-        self.announce(RunState::Started, start_ns, String::new());
+        flow.report = Report::default();
+        self.announce(flow, RunState::Started, start_ns, String::new());
     }
 
-    pub(super) fn announce(&mut self, state: RunState, now_ns: u64, detail: String) {
-        let done_us = self.done_us(now_ns);
+    pub(super) fn announce(&mut self, flow: &Flow, state: RunState, now_ns: u64, detail: String) {
+        let done_us = flow.done_us(now_ns);
         if self.events.len() == EVENTS_MAX {
-            tracing::error!(run = %self.run.head.id, "an event of the run is lost: the spooling thread is stuck");
+            tracing::error!(run = %flow.run.head.id, "an event of the run is lost: the spooling thread is stuck");
             return;
         }
         self.events.push_back(ToSpool::Event(Box::new(Event {
-            run: self.run.head.clone(),
+            run: flow.run.head.clone(),
             state,
             time_us: wall_us(now_ns),
             detail,
             done_us,
-            report: self.report.clone(),
+            report: flow.report.clone(),
         })));
         self.send_events();
     }
@@ -221,7 +214,7 @@ impl Settler {
         let until = Instant::now() + LAST_WORDS;
         while !self.send_events() {
             if Instant::now() >= until {
-                tracing::error!(run = %self.run.head.id, "the end of the run is lost: the spooling thread is stuck");
+                tracing::error!("the ends of runs are lost: the spooling thread is stuck");
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -237,6 +230,6 @@ pub(super) fn wall_ns() -> i128 {
     wall - i128::from(monotonic_ns())
 }
 
-pub(super) fn wall_us(time_ns: u64) -> u64 {
+pub(crate) fn wall_us(time_ns: u64) -> u64 {
     ((i128::from(time_ns) + wall_ns()).max(0) / 1_000) as u64
 }

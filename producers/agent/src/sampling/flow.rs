@@ -1,0 +1,102 @@
+//! What the samples of one run after another go through, from their ring to their batches. Several stand side by side, each with
+//! its own ring, stacks and batch, so that none takes another's room; what is known of processes and files is common.
+
+use strobe_bpf::{ImageIdentity, Sampler};
+use strobe_event::DropReason;
+
+use super::totals;
+use crate::batch::Builder;
+use crate::error::AgentError;
+use crate::held::HeldSamples;
+use crate::run::Run;
+use crate::spooling::Report;
+use crate::stacks::{KnownStacks, StackId};
+use crate::unwinding::Unwinding;
+
+/// Parents without tables that are looked at after one reading: the others are named again by their next child.
+const PARENTS_MAX: usize = 256;
+
+/// Parents of processes without tables, each with the time of its child's sample.
+pub(super) type Parents = Vec<(u64, ImageIdentity)>;
+
+/// One of them.
+pub(super) struct Flow {
+    pub(super) sampler: Sampler,
+    pub(super) stacks: KnownStacks,
+    pub(super) forgotten: Option<StackId>,
+    pub(super) builder: Builder,
+    pub(super) run: Run,
+    pub(super) report: Report,
+    /// The epoch before which stacks can be forgotten.
+    epoch: u32,
+}
+
+impl Flow {
+    /// Returns one whose run began at `now_ns`.
+    pub(super) fn new(sampler: Sampler, run: Run, now_ns: u64) -> Self {
+        Self {
+            sampler,
+            stacks: KnownStacks::default(),
+            forgotten: None,
+            builder: Builder::new(now_ns),
+            run,
+            report: Report::default(),
+            epoch: 0,
+        }
+    }
+
+    /// Reads what is in the ring; what the tables of a parent could walk is added to `parents`.
+    pub(super) fn read(
+        &mut self,
+        held: &mut HeldSamples,
+        unwinding: &mut Option<Unwinding>,
+        parents: &mut Parents,
+    ) -> Result<(), AgentError> {
+        let consumed = self.sampler.consume(&mut |sample| {
+            if sample.without_tables()
+                && let Some(unwinding) = unwinding
+            {
+                unwinding.expect(ImageIdentity {
+                    tgid: sample.tgid,
+                    start_time_ns: sample.start_time_ns,
+                    exec_id: sample.exec_id,
+                });
+                if let Some(parent) = sample.parent.filter(|_| parents.len() < PARENTS_MAX) {
+                    parents.push((sample.time_ns, parent));
+                }
+            }
+            held.push(&sample);
+        })?;
+        self.builder.count_undecodable(consumed.undecodable as u64);
+        held.sort();
+        Ok(())
+    }
+
+    /// Lets the kernel send every stack once more.
+    pub(super) fn advance_epoch(&mut self) {
+        self.epoch = self.sampler.advance_epoch();
+    }
+
+    /// Drops the stacks of older epochs. Only between two batches: numbers given before mean nothing afterwards.
+    pub(super) fn forget(&mut self) {
+        self.forgotten = None;
+        self.stacks.keep_from(self.epoch);
+    }
+
+    /// Counts as lost what the kernel took and nobody read. Call it when nothing more will come.
+    pub(super) fn count_lost(&mut self) {
+        let uncounted = self.builder.uncounted(&totals(&self.sampler));
+        self.report.taken += uncounted;
+        self.report.drop(DropReason::RingFull, uncounted);
+    }
+
+    /// Returns how much of the run is done at `now_ns`.
+    pub(super) fn done_us(&self, now_ns: u64) -> u64 {
+        // What was ordered ends when its ticks were stopped, which is a moment after its planned end.
+        let end_ns = match self.run.is_ordered() {
+            true => now_ns,
+            false => now_ns.min(self.run.ends_ns),
+        };
+        end_ns.saturating_sub(self.run.started_ns) / 1_000
+    }
+}
