@@ -9,7 +9,7 @@
 #include "record.h"
 #include "unwind.h"
 
-volatile struct control control = { .epoch = 1, .omit_seen = 1 };
+volatile struct control control = { .epoch = 1, .omit_seen = 1, .period = 1 };
 
 #include "table_walk.h"
 
@@ -21,6 +21,12 @@ const volatile __u32 cgroup_source = CGROUP_V2;
 const volatile __u32 kernel_frames_max = STACK_FRAMES_MAX;	/* less where `perf_event_max_stack` is less */
 const volatile __u32 sent_sets_mask = 0;	/* sets of `sent`, a power of two, minus 1 */
 const volatile __u32 tables_used = 0;	/* 0: every stack is walked by frame pointers */
+/* Processes that are watched, where not all are. */
+#define WATCHED_MAX 64
+const volatile __u32 watched[WATCHED_MAX] = {};
+const volatile __u32 watched_count = 0;
+const volatile __u32 amount_offset = 0;	/* of the field that says what one event of a tracepoint counts for */
+const volatile __u32 amount_bytes = 0;	/* 0: each counts for one */
 const volatile __u64 wake_bytes = ~0ULL;	/* unread bytes from which user space is woken */
 
 struct {
@@ -93,7 +99,7 @@ static __always_inline __u64 cgroup_id(const struct task_struct *task)
 	}
 }
 
-static __always_inline enum stack_end kernel_stack(struct bpf_perf_event_data *ctx, struct sample_record *record)
+static __always_inline enum stack_end kernel_stack(void *ctx, struct sample_record *record)
 {
 	__u32 size = kernel_frames_max * sizeof(__u64);
 	long bytes;
@@ -219,7 +225,7 @@ static __always_inline bool begin_tables(struct scratch *scratch, const struct t
 	return true;
 }
 
-static __always_inline int user_stack(struct bpf_perf_event_data *ctx, struct task_struct *task, bool in_user_mode,
+static __always_inline int user_stack(void *ctx, struct task_struct *task, bool in_user_mode,
 				      struct scratch *scratch)
 {
 	struct unwind *state = &scratch->user;
@@ -305,25 +311,33 @@ static __always_inline void send(struct sample_record *record, __u64 hash, struc
 	}
 }
 
-SEC("perf_event")
-int on_cpu(struct bpf_perf_event_data *ctx)
+static __always_inline bool is_watched(void)
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+	if (watched_count == 0)
+		return true;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < WATCHED_MAX && i < watched_count; i++) {
+		if (watched[i] == tgid)
+			return true;
+	}
+	return false;
+}
+
+/* Takes one sample of the task that runs, with the stack of `ctx`. */
+static __always_inline void take(void *ctx, bool in_user_mode, struct cpu_counters *count, struct scratch *scratch,
+				 __u64 value)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	bool in_user_mode = REGS_USER_MODE(&ctx->regs);
-	struct cpu_counters *count;
 	struct sample_header *header;
-	struct scratch *scratch;
 	struct task_struct *task;
-	__u32 zero = 0, end;
 	__u64 hash;
+	__u32 end;
 
-	count = bpf_map_lookup_elem(&counters, &zero);
-	scratch = bpf_map_lookup_elem(&scratches, &zero);
-	if (!count || !scratch)
-		return 0;	/* cannot happen: both have the entry 0 */
 	if (pid_tgid == 0) {
 		count->idle++;
-		return 0;
+		return;
 	}
 	count->taken++;
 
@@ -340,6 +354,7 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 	header->cpu = bpf_get_smp_processor_id();
 	header->flags = (in_user_mode ? 0 : SAMPLE_KERNEL_MODE) | (task->flags & PF_VCPU ? SAMPLE_GUEST : 0);
 	bpf_get_current_comm(header->comm, sizeof(header->comm));
+	header->value = value;
 	header->parent_start_ns = 0;
 	header->parent_tgid = 0;
 
@@ -363,7 +378,72 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 
 	header->stack_hash = hash_word(scratch->user.hash, (__u64)end << 32 | header->user_depth);
 	send(&scratch->record, header->stack_hash, count);
+}
+
+/* A clock's tick, so many of a counted event, or a touch of an address. */
+SEC("perf_event")
+int on_cpu(struct bpf_perf_event_data *ctx)
+{
+	__u32 zero = 0;
+	struct cpu_counters *count = bpf_map_lookup_elem(&counters, &zero);
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+
+	if (!count || !scratch)
+		return 0;	/* cannot happen: both have the entry 0 */
+	if (!is_watched()) {
+		count->idle++;	/* to whoever watches others, the CPU is as good as idle */
+		return 0;
+	}
+	take(ctx, REGS_USER_MODE(&ctx->regs), count, scratch, control.period);
 	return 0;
+}
+
+/* Returns what one event counts for: 1, or what its field says. */
+static __always_inline __u64 amount_of(const void *ctx)
+{
+	const void *field = (const char *)ctx + amount_offset;
+	__u64 amount = 0;
+
+	switch (amount_bytes) {
+	case 1:
+		bpf_probe_read_kernel(&amount, 1, field);
+		return amount;
+	case 2:
+		bpf_probe_read_kernel(&amount, 2, field);
+		return amount;
+	case 4:
+		bpf_probe_read_kernel(&amount, 4, field);
+		return amount;
+	case 8:
+		bpf_probe_read_kernel(&amount, 8, field);
+		return amount;
+	default:
+		return 1;
+	}
+}
+
+/*
+ * A tracepoint, on whatever CPU. What comes together is carried by the sample that fills the period: so the values add up to what
+ * there was, and what is large is not missed. Returns 1: with 0 the kernel would keep the event from other programs that trace it.
+ */
+SEC("tracepoint")
+int on_tracepoint(void *ctx)
+{
+	__u32 zero = 0;
+	struct cpu_counters *count = bpf_map_lookup_elem(&counters, &zero);
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+	__u64 value;
+
+	if (!count || !scratch || control.stopped || !is_watched())
+		return 1;
+	value = scratch->amount + amount_of(ctx);
+	if (value < control.period) {
+		scratch->amount = value;
+		return 1;
+	}
+	scratch->amount = 0;
+	take(ctx, false, count, scratch, value);
+	return 1;
 }
 
 /* The helpers that read memory are for programs that may be used under the GPL, too. */

@@ -64,6 +64,7 @@ struct scratch {
 	struct unwind user;
 	struct table_walk table;
 	__u64 compat32;	/* the registers are those of 32-bit code */
+	__u64 amount;	/* what a tracepoint has counted since its last sample here */
 };
 
 /* No address below this is ever mapped, by default `vm.mmap_min_addr`. */

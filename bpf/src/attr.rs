@@ -20,6 +20,8 @@ pub const SAMPLE_TID_TIME_CPU: u64 = 1 << 1 | 1 << 2 | 1 << 7;
 pub mod flag {
     /// Created stopped.
     pub const DISABLED: u64 = 1;
+    /// Counts all of the time, or not at all.
+    pub const PINNED: u64 = 1 << 2;
     /// Reports executable mappings.
     pub const MMAP: u64 = 1 << 8;
     /// Reports names of threads.

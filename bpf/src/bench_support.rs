@@ -9,6 +9,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::cpus;
 use crate::error::Error;
+use crate::event::Event;
 use crate::libbpf_log::Recording;
 use crate::perf_event::PerfEvent;
 use crate::probe;
@@ -70,7 +71,11 @@ impl EmptySampler {
         })?;
         let mut events = Vec::new();
         for cpu in online {
-            events.extend(PerfEvent::open(cpu, frequency_hz, program.as_fd())?);
+            events.extend(PerfEvent::open(
+                cpu,
+                &Event::cpu_clock(frequency_hz),
+                Some(program.as_fd()),
+            )?);
         }
         events.iter().try_for_each(PerfEvent::enable)?;
         Ok(Self {

@@ -107,6 +107,25 @@ pub enum Error {
 }
 
 impl Error {
+    /// Tells whether somebody holds what there is only so much of.
+    pub fn is_taken(&self) -> bool {
+        let Self::Event { source, .. } = self else {
+            return false;
+        };
+        matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EBUSY))
+    }
+
+    /// Tells whether this machine has no such event.
+    pub fn is_missing(&self) -> bool {
+        let Self::Event { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source.raw_os_error(),
+            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV)
+        )
+    }
+
     /// Tells whether the same call may succeed later without anybody doing anything.
     pub fn is_transient(&self) -> bool {
         let errno = match self {
@@ -131,6 +150,7 @@ fn remedy_after(source: &io::Error) -> &'static str {
         Some(libc::EACCES | libc::EPERM) => {
             ": it needs CAP_PERFMON, or root; more locked memory needs `ulimit -l` or kernel.perf_event_mlock_kb"
         }
+        Some(libc::ENOSPC) => ": all that this CPU has are taken; stop whoever holds them, or try later",
         Some(libc::EBUSY) => ": another profiler holds the event exclusively: stop it, or try later",
         Some(libc::EINVAL) => {
             ": the frequency is above kernel.perf_event_max_sample_rate, or the kernel is too old"

@@ -1,9 +1,9 @@
-//! From the timer interrupt to a raw sample: the first four stages of a sample's path.
+//! From an event to a raw sample: the first four stages of a sample's path.
 //!
 //! | stage | file | what goes in → out | it may be lost here as |
 //! |--|--|--|--|
-//! | 1 | `perf_event.rs` | a frequency → one perf event per CPU | |
-//! | 2 | `progs/on_cpu.bpf.c` | interrupt → `struct sample_record` | `RingFull`, counted in the kernel |
+//! | 1 | `perf_event.rs` | what is to be sampled → one perf event per CPU | |
+//! | 2 | `progs/on_cpu.bpf.c` | interrupt or tracepoint → `struct sample_record` | `RingFull`, counted in the kernel |
 //! | 3 | `ring.rs` | ring buffer → `&[u8]` | |
 //! | 4 | `record.rs` | `&[u8]` → [`RawSample`] | `Undecodable` |
 //!
@@ -33,6 +33,7 @@ pub mod cgroup;
 mod counters;
 mod cpus;
 mod error;
+pub mod event;
 mod libbpf_log;
 mod load;
 mod mapping;
@@ -51,12 +52,13 @@ mod time_merge;
 pub use attr::monotonic_ns;
 pub use counters::CpuCounters;
 pub use error::Error;
+pub use event::Event;
 pub use load::SharedTables;
 pub use perf_event::EventTimes;
 pub use record::{
     Frames, HEADER_BYTES, RECORD_BYTES_MAX, RawSample, STACK_FRAMES_MAX, StackEnd, Undecodable,
 };
-pub use sampler::{Consumed, Sampler, SamplerSettings, Wake};
+pub use sampler::{Consumed, Sampler, SamplerSettings, WATCHED_MAX, Wake};
 pub use side_band::{SideBand, SideBandCounters, SideBandSettings};
 pub use side_band_record::{FileIdentity, Mmap, ProcessEvent, ProcessEventKind};
 pub use tables::{

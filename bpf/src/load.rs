@@ -4,13 +4,14 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::cgroup::CgroupSource;
 use crate::error::Error;
+use crate::event::Event;
 use crate::libbpf_log::Recording;
 use crate::mapping::{Access, Mapping, page_bytes};
 use crate::probe;
@@ -49,6 +50,10 @@ pub struct LoadSettings<'a> {
     pub tables_bytes_max: u64,
     /// Tables of another program, used in place of own ones.
     pub tables_of: Option<&'a SharedTables>,
+    /// What the program is run by.
+    pub event: Event,
+    /// Processes that are watched; none: all of them.
+    pub watched: &'a [u32],
 }
 
 /// The unwind tables of one program, for others to look into: whoever fills them need not do it twice.
@@ -113,14 +118,34 @@ fn try_load(settings: &LoadSettings<'_>) -> Result<Loaded, Failure> {
         fixed.kernel_frames_max = probe::perf_event_max_stack().min(STACK_FRAMES_MAX as u32);
         fixed.sent_sets_mask = settings.sent_stacks / SENT_WAYS - 1;
         fixed.tables_used = u32::from(tables_used);
+        for (place, tgid) in fixed.watched.iter_mut().zip(settings.watched) {
+            *place = *tgid;
+        }
+        fixed.watched_count = settings.watched.len() as u32;
+        if let Event::Tracepoint {
+            amount: Some(field), ..
+        } = settings.event
+        {
+            (fixed.amount_offset, fixed.amount_bytes) = (field.offset, field.bytes);
+        }
         fixed.wake_bytes = u64::from(settings.ring_bytes) / 4 * 3;
     }
+    // Only one of them runs; to prove the other takes as long again.
+    let by_tracepoint = settings.event.is_tracepoint();
+    open.progs.on_cpu.set_autoload(!by_tracepoint);
+    open.progs.on_tracepoint.set_autoload(by_tracepoint);
     let loaded = open.load()?;
     let duplicate = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map_err(libbpf_rs::Error::from);
     let control = Control::map(loaded.maps.data.as_fd()).map_err(Failure::Ours)?;
     control.set_omit(settings.omit_sent_stacks);
+    control.set_period(settings.event.period());
+    let program = if by_tracepoint {
+        loaded.progs.on_tracepoint.as_fd()
+    } else {
+        loaded.progs.on_cpu.as_fd()
+    };
     Ok(Loaded {
-        program: duplicate(loaded.progs.on_cpu.as_fd())?,
+        program: duplicate(program)?,
         samples: MapHandle::try_from(&loaded.maps.samples)?,
         counters: MapHandle::try_from(&loaded.maps.counters)?,
         control,
@@ -151,14 +176,16 @@ pub struct Control {
 }
 
 // The program's only variable of its data section, so it stands at the section's beginning.
-const _: () = assert!(size_of::<skeleton::types::data>() == 5 * size_of::<u32>());
+const _: () = assert!(size_of::<skeleton::types::data>() == 32);
 
 impl Control {
     const EPOCH: usize = 0;
     const OMIT: usize = 4;
     const WOKEN: usize = 8;
     const WOKEN_FOR_IMAGE: usize = 12;
-    const NO_ROOM: usize = 16;
+    const PERIOD: usize = 16;
+    const STOPPED: usize = 24;
+    const NO_ROOM: usize = 28;
 
     fn map(data: std::os::fd::BorrowedFd<'_>) -> Result<Self, Error> {
         let bytes = page_bytes();
@@ -209,6 +236,21 @@ impl Control {
     pub fn set_no_room(&self, no_room: bool) {
         if let Some(word) = self.word(Self::NO_ROOM) {
             word.store(u32::from(no_room), Ordering::Relaxed);
+        }
+    }
+
+    /// Says what one sample stands for from now on; of a tracepoint, how much must come together for one.
+    pub fn set_period(&self, period: u64) {
+        if let Some(at) = self.page.at(Self::PERIOD) {
+            // SAFETY: aligned to 8 bytes, in a page that stays mapped as long as `self`, and both sides access it as a whole.
+            unsafe { AtomicU64::from_ptr(at.cast()) }.store(period, Ordering::Relaxed);
+        }
+    }
+
+    /// Says whether a tracepoint takes samples.
+    pub fn set_stopped(&self, stopped: bool) {
+        if let Some(word) = self.word(Self::STOPPED) {
+            word.store(u32::from(stopped), Ordering::Relaxed);
         }
     }
 

@@ -1,11 +1,11 @@
-//! Stage 1: a frequency → one perf event per CPU, each of which runs the program on every tick.
+//! Stage 1: what is to be sampled → one perf event per CPU, each of which runs the program.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::attr::{EventAttr, FORMAT_TOTAL_TIMES, SOFTWARE_CPU_CLOCK, TYPE_SOFTWARE, flag};
 use crate::error::Error;
+use crate::event::Event;
 
 /// `_IO('$', number)`: the same on every architecture that programs are built for here.
 const IOCTL_ENABLE: libc::c_ulong = 0x2400;
@@ -24,7 +24,7 @@ pub struct EventTimes {
     pub running_ns: u64,
 }
 
-/// The timer of one CPU. Dropping it closes it, and with it goes the program's attachment.
+/// The event of one CPU. Dropping it closes it, and with it goes the program's attachment.
 #[derive(Debug)]
 pub struct PerfEvent {
     cpu: u32,
@@ -32,24 +32,15 @@ pub struct PerfEvent {
 }
 
 impl PerfEvent {
-    /// Opens the timer of one CPU, still stopped, and attaches `program`; `None` when that CPU has gone offline since
-    /// the list was read.
-    pub fn open(cpu: u32, frequency_hz: u32, program: BorrowedFd<'_>) -> Result<Option<Self>, Error> {
-        // No sample fields: the program reads what it needs, and the kernel prepares nothing.
-        let attr = EventAttr {
-            kind: TYPE_SOFTWARE,
-            config: SOFTWARE_CPU_CLOCK,
-            period_or_frequency: u64::from(frequency_hz),
-            read_format: FORMAT_TOTAL_TIMES,
-            flags: flag::DISABLED | flag::FREQUENCY,
-            ..EventAttr::default()
-        };
-        let event: OwnedFd = match attr.open_on_cpu(cpu) {
-            Ok(event) => event,
+    /// Opens the event of one CPU, still stopped, and attaches `program`, where there is one; `None` when that CPU has gone
+    /// offline since the list was read.
+    pub fn open(cpu: u32, event: &Event, program: Option<BorrowedFd<'_>>) -> Result<Option<Self>, Error> {
+        let opened: OwnedFd = match event.attr().open_on_cpu(cpu) {
+            Ok(opened) => opened,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             Err(source) => {
                 return Err(Error::Event {
-                    doing: "opening the CPU clock",
+                    doing: event.opening(),
                     cpu,
                     source,
                 });
@@ -57,30 +48,32 @@ impl PerfEvent {
         };
         let event = Self {
             cpu,
-            file: File::from(event),
+            file: File::from(opened),
         };
-        event.control(IOCTL_SET_BPF, program.as_raw_fd(), "attaching the program")?;
+        if let Some(program) = program {
+            event.control(IOCTL_SET_BPF, program.as_raw_fd(), "attaching the program")?;
+        }
         Ok(Some(event))
     }
 
     /// Starts the ticks.
     pub fn enable(&self) -> Result<(), Error> {
-        self.control(IOCTL_ENABLE, 0, "starting the CPU clock")
+        self.control(IOCTL_ENABLE, 0, "starting an event")
     }
 
     /// Stops the ticks. The times stay readable.
     pub fn disable(&self) -> Result<(), Error> {
-        self.control(IOCTL_DISABLE, 0, "stopping the CPU clock")
+        self.control(IOCTL_DISABLE, 0, "stopping an event")
     }
 
-    /// Sets the time between two ticks. The kernel has turned the frequency that a CPU
+    /// Sets what is between two samples: of a clock, time. The kernel has turned the frequency that a CPU
     /// clock was opened with into one.
-    pub fn set_period_ns(&self, period_ns: u64) -> Result<(), Error> {
-        // SAFETY: the request reads 8 bytes, and `period_ns` outlives the call.
-        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), IOCTL_PERIOD as _, &raw const period_ns) };
+    pub fn set_period(&self, period: u64) -> Result<(), Error> {
+        // SAFETY: the request reads 8 bytes, and `period` outlives the call.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), IOCTL_PERIOD as _, &raw const period) };
         if result < 0 {
             return Err(Error::Event {
-                doing: "setting the period of the CPU clock",
+                doing: "setting the period of an event",
                 cpu: self.cpu,
                 source: io::Error::last_os_error(),
             });
@@ -96,7 +89,7 @@ impl PerfEvent {
             Ok(_) => return Ok(EventTimes::default()),
             Err(source) => {
                 return Err(Error::Event {
-                    doing: "reading the CPU clock",
+                    doing: "reading an event",
                     cpu: self.cpu,
                     source,
                 });

@@ -10,7 +10,7 @@ use crate::tables::ImageIdentity;
 /// Frames kept of each side: the kernel's default `perf_event_max_stack`. Deeper stacks arrive cut, and say so.
 pub const STACK_FRAMES_MAX: usize = 127;
 /// `struct sample_header`.
-pub const HEADER_BYTES: usize = 96;
+pub const HEADER_BYTES: usize = 104;
 /// The largest record that the program sends.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + 2 * STACK_FRAMES_MAX * size_of::<u64>();
 const COMM_BYTES: usize = 16;
@@ -34,6 +34,7 @@ struct Layout {
     user_end: u8,
     flags: u16,
     comm: [u8; COMM_BYTES],
+    value: u64,
     parent_start_ns: u64,
     parent_tgid: u32,
     reserved: u32,
@@ -46,7 +47,8 @@ const _: () = assert!(std::mem::offset_of!(Layout, epoch) == 52);
 const _: () = assert!(std::mem::offset_of!(Layout, cpu) == 56);
 const _: () = assert!(std::mem::offset_of!(Layout, flags) == 62);
 const _: () = assert!(std::mem::offset_of!(Layout, comm) == 64);
-const _: () = assert!(std::mem::offset_of!(Layout, parent_start_ns) == 80);
+const _: () = assert!(std::mem::offset_of!(Layout, value) == 80);
+const _: () = assert!(std::mem::offset_of!(Layout, parent_start_ns) == 88);
 
 const KERNEL_MODE: u16 = 1;
 const FRAMES_OMITTED: u16 = 2;
@@ -204,6 +206,8 @@ pub struct RawSample<'a> {
     user_depth: u8,
     flags: u16,
     comm: [u8; COMM_BYTES],
+    /// What it stands for: nanoseconds of a clock, else what was counted since the last one.
+    pub value: u64,
     frames: &'a [u8],
 }
 
@@ -264,11 +268,12 @@ impl<'a> RawSample<'a> {
             user_depth,
             flags,
             comm,
-            parent: match half(header, 88) {
+            value: word(header, 80),
+            parent: match half(header, 96) {
                 0 => None,
                 tgid => Some(ImageIdentity {
                     tgid,
-                    start_time_ns: word(header, 80),
+                    start_time_ns: word(header, 88),
                     exec_id: half(header, 48),
                 }),
             },
@@ -416,6 +421,7 @@ mod tests {
         ]);
         bytes.extend(flags.to_ne_bytes());
         bytes.extend(*b"victim\0\0\0\0\0\0\0\0\0\0");
+        bytes.extend(16_u64.to_ne_bytes());
         if flags & FRAMES_OMITTED == 0 {
             bytes.extend(kernel.iter().chain(user).flat_map(|frame| frame.to_ne_bytes()));
         }
@@ -431,7 +437,10 @@ mod tests {
             (sample.time_ns, sample.stack_hash, sample.start_time_ns),
             (11, 12, 13)
         );
-        assert_eq!((sample.cgroup_id, sample.cpu_sequence), (14, 15));
+        assert_eq!(
+            (sample.cgroup_id, sample.cpu_sequence, sample.value),
+            (14, 15, 16)
+        );
         assert_eq!(
             (sample.tgid, sample.tid, sample.exec_id, sample.epoch, sample.cpu),
             (21, 22, 23, 24, 3)
@@ -470,8 +479,8 @@ mod tests {
         assert_eq!(
             RawSample::parse(&longer).unwrap_err(),
             Undecodable::Length {
-                bytes: 112,
-                expected: 104
+                bytes: 120,
+                expected: 112
             }
         );
     }

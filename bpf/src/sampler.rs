@@ -12,6 +12,7 @@ use crate::cgroup::Hierarchy;
 use crate::counters::CpuCounters;
 use crate::cpus;
 use crate::error::Error;
+use crate::event::Event;
 use crate::load::{self, LoadSettings, Loaded, SharedTables};
 use crate::mapping::page_bytes;
 use crate::perf_event::{EventTimes, PerfEvent};
@@ -29,12 +30,16 @@ const RING_BYTES_MAX: usize = 1 << 30;
 /// Distinct stacks remembered as sent: 128 KiB. A busy host has some thousands in a minute.
 const SENT_STACKS: u32 = 16_384;
 const SENT_STACKS_MAX: u32 = 1 << 20;
+/// Processes that can be watched by themselves: `WATCHED_MAX` in `progs/on_cpu.bpf.c`.
+pub const WATCHED_MAX: usize = 64;
 
 /// How to sample.
 #[derive(Clone, Debug)]
 pub struct SamplerSettings {
-    /// Ticks per second and CPU. An odd number keeps from marching in step with what is sampled.
-    pub frequency_hz: u32,
+    /// What makes a sample.
+    pub event: Event,
+    /// Processes that are watched, at most [`WATCHED_MAX`]; none: all of them. What the others do counts as idle.
+    pub watched: Vec<u32>,
     /// Bytes of the ring buffer, rounded up to a power of two; `None`: 1 MiB for each CPU.
     pub ring_bytes: Option<usize>,
     /// Stacks remembered as sent, rounded up to a power of two.
@@ -51,7 +56,8 @@ impl SamplerSettings {
     /// Returns the defaults at this frequency, for this host.
     pub fn at(frequency_hz: u32) -> Self {
         Self {
-            frequency_hz,
+            event: Event::cpu_clock(frequency_hz),
+            watched: Vec::new(),
             ring_bytes: None,
             sent_stacks: SENT_STACKS,
             omit_sent_stacks: true,
@@ -83,9 +89,9 @@ pub enum Wake {
 #[derive(Debug)]
 pub struct Sampler {
     events: BTreeMap<u32, PerfEvent>,
-    frequency_hz: u32,
-    /// Time between two ticks, where it was set; else that of the frequency.
-    period_ns: Option<u64>,
+    event: Event,
+    /// What is between two samples, where it was set; else as the event has it.
+    period: Option<u64>,
     paused: bool,
     stopped: bool,
     started_ns: u64,
@@ -108,13 +114,22 @@ impl Sampler {
 
     fn start_with(settings: &SamplerSettings, tables: Option<&SharedTables>) -> Result<Self, Error> {
         let limit_hz = probe::max_sample_rate_hz();
-        if settings.frequency_hz == 0 || u64::from(settings.frequency_hz) > limit_hz {
+        if let Event::Clock { hz, .. } = settings.event
+            && (hz == 0 || u64::from(hz) > limit_hz)
+        {
             let remedy = format!("1 to {limit_hz} (kernel.perf_event_max_sample_rate) can be had");
-            let value = u64::from(settings.frequency_hz);
+            let value = u64::from(hz);
             return Err(Error::Setting {
                 name: "frequency_hz",
                 value,
                 remedy,
+            });
+        }
+        if settings.watched.len() > WATCHED_MAX {
+            return Err(Error::Setting {
+                name: "watched",
+                value: settings.watched.len() as u64,
+                remedy: format!("at most {WATCHED_MAX} processes can be named"),
             });
         }
         let online = online_cpus()?;
@@ -126,13 +141,15 @@ impl Sampler {
             cgroup_source: settings.hierarchy.source,
             tables_bytes_max: settings.tables_bytes_max,
             tables_of: tables,
+            event: settings.event,
+            watched: &settings.watched,
         })?;
         let ring = Ring::new(loaded.samples.as_fd(), ring_bytes as usize)?;
         let wake = wake_on(&loaded)?;
         let mut sampler = Self {
             events: BTreeMap::new(),
-            frequency_hz: settings.frequency_hz,
-            period_ns: None,
+            event: settings.event,
+            period: None,
             paused: false,
             stopped: false,
             started_ns: monotonic_ns(),
@@ -280,26 +297,38 @@ impl Sampler {
     /// Stops the ticks until [`Sampler::resume`]. What is in the ring can still be consumed.
     pub fn pause(&mut self) -> Result<(), Error> {
         self.paused = true;
+        self.loaded.control.set_stopped(true);
         self.events.values().try_for_each(PerfEvent::disable)
     }
 
-    /// Starts the ticks again, `period_ns` apart. Where the period stays, what was left of it at the pause comes first, so
+    /// Starts the ticks again, `period` apart. Where the period stays, what was left of it at the pause comes first, so
     /// that many short runs have as many ticks as one long one.
-    pub fn resume(&mut self, period_ns: u64) -> Result<(), Error> {
-        let unchanged = 1_000_000_000 / u64::from(self.frequency_hz);
-        if self.period_ns.unwrap_or(unchanged) != period_ns {
+    pub fn resume(&mut self, period: u64) -> Result<(), Error> {
+        self.set_period(period)?;
+        self.paused = false;
+        self.loaded.control.set_stopped(false);
+        self.events.values().try_for_each(PerfEvent::enable)
+    }
+
+    /// Sets what is between two samples, and what each stands for: nanoseconds of a clock, else how much of what is counted.
+    pub fn set_period(&mut self, period: u64) -> Result<(), Error> {
+        if self.period.unwrap_or(self.event.period()) == period {
+            return Ok(());
+        }
+        if !self.event.is_tracepoint() {
             self.events
                 .values()
-                .try_for_each(|event| event.set_period_ns(period_ns))?;
-            self.period_ns = Some(period_ns);
+                .try_for_each(|event| event.set_period(period))?;
         }
-        self.paused = false;
-        self.events.values().try_for_each(PerfEvent::enable)
+        self.loaded.control.set_period(period);
+        self.period = Some(period);
+        Ok(())
     }
 
     /// Stops the ticks. What is in the ring can still be consumed, and counters and times can still be read.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.stopped = true;
+        self.loaded.control.set_stopped(true);
         self.events.values().try_for_each(PerfEvent::disable)
     }
 
@@ -307,14 +336,16 @@ impl Sampler {
     fn open_events(&mut self, online: &[u32]) -> Result<(), Error> {
         let mut opened = Vec::new();
         for &cpu in online.iter().filter(|cpu| !self.events.contains_key(cpu)) {
-            opened.extend(
-                PerfEvent::open(cpu, self.frequency_hz, self.loaded.program.as_fd())?.map(|e| (cpu, e)),
-            );
+            // A program that is attached to a tracepoint runs on all CPUs: the others only tell how long it was there.
+            let runs_elsewhere =
+                self.event.is_tracepoint() && (!self.events.is_empty() || !opened.is_empty());
+            let program = (!runs_elsewhere).then(|| self.loaded.program.as_fd());
+            opened.extend(PerfEvent::open(cpu, &self.event, program)?.map(|e| (cpu, e)));
         }
-        if let Some(period_ns) = self.period_ns {
+        if let Some(period) = self.period.filter(|_| !self.event.is_tracepoint()) {
             opened
                 .iter()
-                .try_for_each(|(_, event)| event.set_period_ns(period_ns))?;
+                .try_for_each(|(_, event)| event.set_period(period))?;
         }
         opened.iter().try_for_each(|(_, event)| event.enable())?;
         self.events.extend(opened);

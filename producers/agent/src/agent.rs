@@ -1,6 +1,5 @@
 //! The threads, from start to end.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use strobe_spool::Spool;
 use strobe_telemetry::supervise;
 
 use crate::binaries;
+use crate::capacity;
 use crate::config::Settings;
 use crate::error::AgentError;
 use crate::plans::{self, Plans};
@@ -91,7 +91,10 @@ pub fn run_with(
     )?;
     let tables = sampling.take_shared_tables();
     let beginning = Beginning::new(settings, tables, to_sampling, to_spool);
-    let (runner, commands) = Runner::new(Profilers::read(settings.profilers.as_deref())?, BTreeMap::new());
+    let (runner, commands) = Runner::new(
+        Profilers::read(settings.profilers.as_deref())?,
+        capacity::of_this_host(),
+    );
     let publishing = match &settings.bus {
         Some(bus) => Some(Publishing::new(reader, bus, Arc::clone(&status))?),
         None => None,

@@ -27,6 +27,8 @@ pub struct Held {
     pub exec: u32,
     /// Epoch in which the frames were sent.
     pub epoch: u32,
+    /// What it stands for, before any correction.
+    pub value: u64,
     /// CPU.
     pub cpu: u16,
     /// How the kernel's side ended.
@@ -57,6 +59,7 @@ impl Held {
             tid: pid,
             exec,
             epoch: 0,
+            value: 1,
             cpu: 0,
             kernel_end: StackEnd::NotTaken,
             user_end: StackEnd::Root,
@@ -103,6 +106,7 @@ impl HeldSamples {
             tid: sample.tid,
             exec: sample.exec_id,
             epoch: sample.epoch,
+            value: sample.value,
             cpu: sample.cpu,
             kernel_end: sample.kernel_end,
             user_end: sample.user_end,

@@ -24,6 +24,8 @@
 
 pub mod batch;
 pub mod binaries;
+pub mod budget;
+pub mod capacity;
 pub mod config;
 pub mod coverage;
 pub mod elf;
@@ -32,11 +34,13 @@ pub mod error;
 pub mod explain;
 pub mod files;
 pub mod held;
+pub mod holders;
 pub mod images;
 pub mod jvm;
 pub mod kernel;
 pub mod leases;
 pub mod mappings;
+pub mod mechanism;
 pub mod normalize;
 pub mod patience;
 pub mod plans;

@@ -9,6 +9,8 @@ use clap_complete::Shell;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
 use strobe_agent::config::UnwindConfig;
 use strobe_agent::explain::{Code, explain};
+use strobe_agent::mechanism::{Availability, availability};
+use strobe_agent::profilers::{Profilers, Rate};
 use strobe_agent::{AgentConfig, AgentError, Settings};
 use strobe_bus::Shutdown;
 
@@ -71,6 +73,18 @@ enum Command {
         /// The process.
         #[arg(long)]
         pid: u32,
+        /// Form of the answer.
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: Form,
+    },
+    /// List the profilers, and find out by trying which of them this host can run.
+    #[command(
+        after_help = "EXAMPLES\n  strobe-agent profilers\n  strobe-agent profilers -o json | jq -r \
+                      '.[] | select(.availability.state == \"available\") | .name'"
+    )]
+    Profilers {
+        #[command(flatten)]
+        options: Options,
         /// Form of the answer.
         #[arg(short, long, value_enum, default_value = "table")]
         output: Form,
@@ -293,6 +307,47 @@ fn doctor(pid: u32, output: Form) -> Result<(), AgentError> {
     Ok(())
 }
 
+fn profilers(options: &Options, output: Form) -> Result<(), AgentError> {
+    let known = Profilers::read(options.settings()?.profilers.as_deref())?;
+    if matches!(output, Form::Json) {
+        let all: Vec<serde_json::Value> = known
+            .all()
+            .map(|profiler| {
+                let mut value = serde_json::to_value(profiler).unwrap_or_default();
+                value["availability"] = serde_json::to_value(availability(profiler)).unwrap_or_default();
+                value
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&all).unwrap_or_default());
+        return Ok(());
+    }
+    println!(
+        "{:<18} {:<11} {:<16} {:<11} ABOUT",
+        "NAME", "UNIT", "RATE", "HERE"
+    );
+    for profiler in known.all() {
+        let rate = match profiler.rate {
+            Rate::Hz(hz) => format!("{hz} Hz"),
+            Rate::Period(period) => format!("1 in {period}"),
+        };
+        let (state, why) = match availability(profiler) {
+            Availability::Available => ("yes", None),
+            Availability::Taken { by } => ("taken", Some(format!("by {}", by.join(", ")))),
+            Availability::Missing { why } => ("no", Some(why)),
+        };
+        let about = &profiler.about;
+        println!(
+            "{:<18} {:<11} {rate:<16} {state:<11} {about}",
+            profiler.name,
+            profiler.unit.name()
+        );
+        if let Some(why) = why {
+            println!("{:>59} {why}", "->");
+        }
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
     // Before any thread exists: each has its own. Without it the check that follows says what is missing.
     let _ = raise_capabilities();
@@ -309,6 +364,7 @@ fn main() -> ExitCode {
         Command::Generate { folder } => generate(&folder),
         Command::Health { options, ready } => health(&options, ready),
         Command::Doctor { pid, output } => doctor(pid, output),
+        Command::Profilers { options, output } => profilers(&options, output),
         Command::Check { options } => check(&options),
     };
     match result {

@@ -11,8 +11,46 @@ use serde::{Deserialize, Serialize};
 use crate::config::nearest_key;
 use crate::error::AgentError;
 
+macro_rules! built_in {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../profilers/", $name, ".toml")))),*]
+    };
+}
+
 /// The declarations that are compiled in: file name and text.
-const BUILT_IN: &[(&str, &str)] = &[("cpu", include_str!("../../profilers/cpu.toml"))];
+const BUILT_IN: &[(&str, &str)] = built_in![
+    "cpu",
+    "alignment-faults",
+    "block-bytes",
+    "block-requests",
+    "branch-misses",
+    "cache-misses",
+    "cache-references",
+    "cgroup-switches",
+    "context-switches",
+    "cpu-migrations",
+    "cycles",
+    "data-watch",
+    "dtlb-misses",
+    "emulation-faults",
+    "exits",
+    "forks",
+    "instructions",
+    "itlb-misses",
+    "kernel-memory",
+    "l1d-misses",
+    "llc-misses",
+    "major-faults",
+    "minor-faults",
+    "net-sends",
+    "page-faults",
+    "sched-switches",
+    "sched-wakeups",
+    "signals",
+    "syscalls",
+    "task-clock",
+    "tracepoint",
+];
 /// Declarations of one host: far more than anybody reads.
 const PROFILERS_MAX: usize = 256;
 /// Bytes of one file: these are a page long.
@@ -97,7 +135,6 @@ pub enum Software {
     AlignmentFaults,
     EmulationFaults,
     CgroupSwitches,
-    BpfOutput,
 }
 
 /// The kernel's generic hardware events.
@@ -136,6 +173,17 @@ pub enum Unit {
     Counts,
     /// Bytes.
     Bytes,
+}
+
+impl Unit {
+    /// Returns its name in files and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nanoseconds => "nanoseconds",
+            Self::Counts => "counts",
+            Self::Bytes => "bytes",
+        }
+    }
 }
 
 /// How frames get names.

@@ -25,7 +25,7 @@ const REMEMBERED: usize = 1_024;
 /// A run that began less than this ago is joined by an equal one: its samples are as young as those of a new one would be.
 const JOINED_WITHIN: Duration = Duration::from_secs(1);
 /// Processes of one run: those of a service that somebody would name one by one.
-const PIDS_MAX: usize = 64;
+const PIDS_MAX: usize = strobe_bpf::WATCHED_MAX;
 /// How often a ticket looks whether samples came.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -287,6 +287,7 @@ impl Runner {
         profiler.check_ask(ask.duration, rate).map_err(Refusal::Limit)?;
         check_target(&ask.target)?;
         begin::check_parameters(profiler, &ask.parameters)?;
+        begin::check_host(profiler)?;
         let mut table = locked(&self.inner.table);
         if table.is_over {
             return Err(Refusal::Ending);
@@ -420,21 +421,26 @@ impl Inner {
 impl Table {
     /// Returns what a waiting run waits for, in words.
     fn behind(&self, wish: u64) -> Vec<String> {
-        let (_, obstacles) = self.leases.waits_for(wish).unwrap_or_default();
-        let name = |id: &u64| {
-            let job = self.jobs.get(self.by_wish.get(id)?)?;
-            Some(format!("{} run {}", job.profiler.name, job.ask.run))
+        let job_of = |id: &u64| self.jobs.get(self.by_wish.get(id)?);
+        let held_by = || {
+            job_of(&wish)
+                .map(|job| locked(&job.state).held_by.clone())
+                .unwrap_or_default()
+        };
+        let Some((_, obstacles)) = self.leases.waits_for(wish) else {
+            // It is being tried, once more.
+            return held_by();
         };
         let mut behind = Vec::new();
         for obstacle in &obstacles {
             match obstacle {
-                Obstacle::Run(id) | Obstacle::Waiting(id) => behind.extend(name(id)),
+                Obstacle::Run(id) | Obstacle::Waiting(id) => {
+                    let name = |job: &Arc<Job>| format!("{} run {}", job.profiler.name, job.ask.run);
+                    behind.extend(job_of(id).map(name));
+                }
                 Obstacle::Places => behind.push("other runs: all places are taken".to_owned()),
                 Obstacle::Outside(resource) => {
-                    let job = self.by_wish.get(&wish).and_then(|run| self.jobs.get(run));
-                    let held_by = job
-                        .map(|job| locked(&job.state).held_by.clone())
-                        .unwrap_or_default();
+                    let held_by = held_by();
                     match held_by.is_empty() {
                         true => behind.push(format!("another program, which holds every {resource}")),
                         false => behind.extend(held_by),
@@ -484,12 +490,11 @@ fn check_target(target: &Target) -> Result<(), Refusal> {
 }
 
 impl Job {
-    /// Tells whether a sample's process is watched; `service` is asked only where that decides.
-    pub fn watches(&self, pid: u32, service: impl FnOnce() -> Arc<str>) -> bool {
+    /// Tells whether a sample is watched; `service` is asked only where that decides. Processes are told apart in the kernel.
+    pub fn watches(&self, service: impl FnOnce() -> Arc<str>) -> bool {
         match &self.ask.target {
-            Target::Host => true,
+            Target::Host | Target::Pids(_) => true,
             Target::Service(wanted) => *service() == **wanted,
-            Target::Pids(pids) => pids.contains(&pid),
         }
     }
 

@@ -54,6 +54,7 @@ struct Row {
     stack: StackId,
     thread: u32,
     cpu: u32,
+    value: u64,
 }
 
 /// What a CPU has counted up to the last batch, and in this one.
@@ -184,6 +185,7 @@ impl Builder {
             stack,
             thread,
             cpu: u32::from(held.cpu),
+            value: held.value,
         });
     }
 
@@ -270,6 +272,8 @@ impl Builder {
         let mut dictionary = Dictionary::new(vocabulary);
         let (stack_columns, numbers) = dictionary.stacks(&self.rows, stacks);
         let mut samples = Samples::default();
+        // Nearly always each stands for the period; a field that is summed up, or a period that was changed, makes others.
+        let differ = self.rows.iter().any(|row| row.value != run.period);
         let mut before = start_us;
         for row in &self.rows {
             let time = wall_us(row.time_ns).max(before);
@@ -278,6 +282,9 @@ impl Builder {
             samples.stack.push(numbers[&row.stack]);
             samples.thread.push(row.thread);
             samples.cpu.push(row.cpu);
+            if differ {
+                samples.value.push(row.value);
+            }
         }
         let (processes, threads) = dictionary.processes(&self.process_rows, &self.thread_rows);
         let cpus = self.count(totals);

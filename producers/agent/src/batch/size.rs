@@ -55,8 +55,8 @@ impl Most {
     const PROCESS: usize = 5 + 10 + 5 + 4 * 3;
     /// Process, tid, name.
     const THREAD: usize = 3 + 5 + 3;
-    /// Time, stack, thread, CPU.
-    const SAMPLE: usize = 6 + 3 + 3 + 3;
+    /// Time, stack, thread, CPU, value.
+    const SAMPLE: usize = 6 + 3 + 3 + 3 + 10;
 }
 /// What is in a batch, as far as its size goes.
 #[derive(Debug, Default)]

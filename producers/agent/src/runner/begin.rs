@@ -4,19 +4,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use strobe_bpf::{Sampler, SamplerSettings, SharedTables};
 use strobe_event::{RunHead, RunState};
 
-use super::{How, Job, Phase, Refusal, locked};
+use super::{How, Job, Phase, Refusal, Target, locked};
 use crate::config::Settings;
-use crate::profilers::{Profiler, Rate, nearest};
+use crate::holders;
+use crate::mechanism::{self, Availability, PROBED_CPU};
+use crate::profilers::{Profiler, nearest};
 use crate::run::Run;
 use crate::sampling::{Prepared, wall_us};
 use crate::spooling::{Event, Report, ToSpool};
 
 /// Commands that may wait for the runner's thread, and runs for the sampling thread: more than run at one time.
 pub const QUEUE: usize = 16;
+/// Pause before what somebody outside holds is tried again: each try loads a program.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// What runs are begun with.
 pub struct Beginning {
@@ -46,15 +51,34 @@ impl Beginning {
 
     /// Opens a run's events and hands it to the sampling thread.
     pub(super) fn begin(&self, job: &Arc<Job>) {
-        let Rate::Hz(hz) = job.rate else {
-            return self.fail(job, "it does not tick");
+        let event = match mechanism::event(&job.profiler, job.rate, &job.ask.parameters) {
+            Ok(event) => event,
+            Err(why) => return self.fail(job, &why),
         };
         let settings = SamplerSettings {
             ring_bytes: self.ring_bytes,
-            ..SamplerSettings::at(hz)
+            event,
+            watched: match &job.ask.target {
+                Target::Pids(pids) => pids.clone(),
+                Target::Host | Target::Service(_) => Vec::new(),
+            },
+            ..SamplerSettings::at(1)
         };
-        let sampler = match Sampler::start_beside(&settings, self.tables.as_ref()) {
+        // The cheap trial first: it says the same, and need not load a program to hear it.
+        let started = settings.event.probe(PROBED_CPU);
+        let started = started.and_then(|()| Sampler::start_beside(&settings, self.tables.as_ref()));
+        let sampler = match started {
             Ok(sampler) => sampler,
+            Err(error) if error.is_taken() => {
+                return self.held_outside(job, &crate::error::with_causes(&error));
+            }
+            Err(error) if error.is_missing() => {
+                let why = match mechanism::availability(&job.profiler) {
+                    Availability::Missing { why } => why,
+                    _ => crate::error::with_causes(&error),
+                };
+                return self.fail(job, &why);
+            }
             Err(error) => return self.fail(job, &crate::error::with_causes(&error)),
         };
         let started_ns = sampler.started_ns();
@@ -75,6 +99,21 @@ impl Beginning {
             );
         }
         if let Some(inner) = job.inner.upgrade() {
+            inner.changed.notify_all();
+        }
+    }
+
+    /// Puts a run back into the queue: somebody outside holds what it needs.
+    fn held_outside(&self, job: &Arc<Job>, why: &str) {
+        let Some(resource) = job.profiler.resources.keys().next() else {
+            return self.fail(job, why);
+        };
+        locked(&job.state).held_by = holders::of_perf_events();
+        if let Some(inner) = job.inner.upgrade() {
+            let again_ms = inner.now_ms() + TRY_AGAIN.as_millis() as u64;
+            let mut table = locked(&inner.table);
+            table.leases.held_outside(job.wish, resource.name(), again_ms);
+            drop(table);
             inner.changed.notify_all();
         }
     }
@@ -129,6 +168,18 @@ pub(super) fn is_there(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
+/// Says why this host cannot do it. What is merely taken is waited for.
+pub(super) fn check_host(profiler: &Profiler) -> Result<(), Refusal> {
+    let profiler_name = || profiler.name.clone();
+    match mechanism::availability(profiler) {
+        Availability::Missing { why } => Err(Refusal::Unavailable {
+            profiler: profiler_name(),
+            why,
+        }),
+        Availability::Available | Availability::Taken { .. } => Ok(()),
+    }
+}
+
 /// Says what is wrong with the parameters of a run.
 pub(super) fn check_parameters(profiler: &Profiler, given: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let known = profiler.parameters();
@@ -139,12 +190,14 @@ pub(super) fn check_parameters(profiler: &Profiler, given: &BTreeMap<String, Str
         let name = name.escape_debug();
         return Err(Refusal::Parameter(match known {
             [] => format!("{} has no parameters, and `{name}` was given", profiler.name),
-            _ => format!(
+            known => format!(
                 "{} has no parameter `{name}`: did you mean `{}`?",
                 profiler.name,
                 nearest(&name.to_string(), known.iter().copied())
             ),
         }));
     }
-    Ok(())
+    mechanism::event(profiler, profiler.rate, given)
+        .map(drop)
+        .map_err(Refusal::Parameter)
 }

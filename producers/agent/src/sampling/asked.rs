@@ -44,7 +44,7 @@ impl Asked {
     /// Settles what is older than `time_ns`.
     pub(super) fn settle_until(&mut self, settler: &mut Settler, time_ns: u64) {
         while let Some(held) = self.held.get(self.next).filter(|held| held.time_ns < time_ns) {
-            if self.job.watches(held.pid, || settler.service_of(held)) {
+            if self.job.watches(|| settler.service_of(held)) {
                 settler.settle(&mut self.flow, held, self.held.addresses(held));
             } else {
                 self.flow.builder.pass_over(held);

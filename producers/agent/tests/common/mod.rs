@@ -6,6 +6,9 @@
     reason = "each test file uses its part, and a helper that fails is a test that fails"
 )]
 
+pub mod doer;
+pub mod inside;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
