@@ -40,6 +40,8 @@ pub struct SamplerSettings {
     pub event: Event,
     /// Processes that are watched, at most [`WATCHED_MAX`]; none: all of them. What the others do counts as idle.
     pub watched: Vec<u32>,
+    /// Whether it takes nothing until [`Sampler::resume`].
+    pub paused: bool,
     /// Bytes of the ring buffer, rounded up to a power of two; `None`: 1 MiB for each CPU.
     pub ring_bytes: Option<usize>,
     /// Stacks remembered as sent, rounded up to a power of two.
@@ -58,6 +60,7 @@ impl SamplerSettings {
         Self {
             event: Event::cpu_clock(frequency_hz),
             watched: Vec::new(),
+            paused: false,
             ring_bytes: None,
             sent_stacks: SENT_STACKS,
             omit_sent_stacks: true,
@@ -150,13 +153,14 @@ impl Sampler {
             events: BTreeMap::new(),
             event: settings.event,
             period: None,
-            paused: false,
+            paused: settings.paused,
             stopped: false,
             started_ns: monotonic_ns(),
             ring,
             wake,
             loaded,
         };
+        sampler.loaded.control.set_stopped(settings.paused);
         sampler.open_events(&online)?;
         Ok(sampler)
     }
@@ -347,7 +351,9 @@ impl Sampler {
                 .iter()
                 .try_for_each(|(_, event)| event.set_period(period))?;
         }
-        opened.iter().try_for_each(|(_, event)| event.enable())?;
+        if !self.paused {
+            opened.iter().try_for_each(|(_, event)| event.enable())?;
+        }
         self.events.extend(opened);
         Ok(())
     }

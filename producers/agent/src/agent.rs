@@ -14,6 +14,7 @@ use crate::binaries;
 use crate::capacity;
 use crate::config::Settings;
 use crate::error::AgentError;
+use crate::halt::Halt;
 use crate::plans::{self, Plans};
 use crate::procfs::wall_us;
 use crate::profilers::Profilers;
@@ -80,13 +81,17 @@ pub fn run_with(
     );
     // First what may be refused, so that nothing runs when the agent cannot.
     let (to_sampling, prepared) = sync_channel(runner::QUEUE);
+    let halt = Arc::new(Halt::new(&settings.stop_file));
+    if let Some(why) = halt.why() {
+        tracing::warn!(why, "nothing is profiled until `strobe-agent start`");
+    }
     let mut sampling = Sampling::start(
         settings,
         to_spool.clone(),
         announce,
         (to_make, from_making),
         (orders, to_report),
-        prepared,
+        (prepared, Arc::clone(&halt)),
         Arc::clone(&status),
     )?;
     let tables = sampling.take_shared_tables();
@@ -94,6 +99,7 @@ pub fn run_with(
     let (runner, commands) = Runner::new(
         Profilers::read(settings.profilers.as_deref())?,
         capacity::of_this_host(),
+        Arc::clone(&halt),
     );
     let publishing = match &settings.bus {
         Some(bus) => Some(Publishing::new(reader, bus, Arc::clone(&status))?),

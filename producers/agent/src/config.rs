@@ -12,6 +12,7 @@ use strobe_sampling::plan::Bounds;
 use strobe_sampling::slot::SlotLength;
 use strobe_telemetry::Admin;
 
+use crate::budget::{BudgetConfig, Limits};
 use crate::error::AgentError;
 
 /// As written: TOML, every key optional, unknown keys refused.
@@ -47,6 +48,10 @@ pub struct AgentConfig {
     pub schedule: ScheduleConfig,
     /// Folder with declarations of profilers, beside and in place of those that are compiled in; empty: none.
     pub profilers: PathBuf,
+    /// What the agent may take as a whole.
+    pub budget: BudgetConfig,
+    /// While this file is there, nothing is profiled; empty: `stop` in the folder of the state.
+    pub stop_file: PathBuf,
 }
 
 /// The part `[unwind]`.
@@ -140,6 +145,8 @@ impl Default for AgentConfig {
             unwind: UnwindConfig::default(),
             schedule: ScheduleConfig::default(),
             profilers: PathBuf::new(),
+            budget: BudgetConfig::default(),
+            stop_file: PathBuf::new(),
         }
     }
 }
@@ -258,6 +265,10 @@ pub struct Settings {
     pub schedule: ScheduleSettings,
     /// Folder with declarations of profilers.
     pub profilers: Option<PathBuf>,
+    /// What the agent may take as a whole.
+    pub budget: Limits,
+    /// While this file is there, nothing is profiled.
+    pub stop_file: PathBuf,
     /// Folder into which each framed raw batch is written as well, for benchmarks.
     pub capture: Option<PathBuf>,
     /// Time after which the agent stops by itself.
@@ -327,6 +338,12 @@ impl AgentConfig {
             None
         };
         let schedule = self.schedule.validate()?;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let budget = self.budget.validate(cpus).map_err(AgentError::Config)?;
+        let stop_file = match self.stop_file.as_os_str().is_empty() {
+            true => self.state_dir.join(crate::halt::FILE),
+            false => self.stop_file,
+        };
         let spool = strobe_spool::Settings {
             size_limit_bytes: self.spool.size_limit_bytes,
             age_limit: self.spool.age_limit,
@@ -346,6 +363,8 @@ impl AgentConfig {
             binaries: self.binaries,
             unwind: self.unwind,
             schedule,
+            budget,
+            stop_file,
             profilers: (!self.profilers.as_os_str().is_empty()).then_some(self.profilers),
             capture: None,
             duration: None,

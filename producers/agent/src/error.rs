@@ -26,6 +26,14 @@ pub enum AgentError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The stop file cannot be written or removed.
+    #[error("cannot change the stop file {file}: {source}; run this as the agent's user, or as root")]
+    StopFile {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// A thread cannot be started.
     #[error("cannot start the thread {name}: {source}")]
     Thread {

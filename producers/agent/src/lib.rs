@@ -33,6 +33,7 @@ pub mod envelope;
 pub mod error;
 pub mod explain;
 pub mod files;
+pub mod halt;
 pub mod held;
 pub mod holders;
 pub mod images;

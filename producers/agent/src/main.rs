@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
 use strobe_agent::config::UnwindConfig;
 use strobe_agent::explain::{Code, explain};
+use strobe_agent::halt;
 use strobe_agent::mechanism::{Availability, availability};
 use strobe_agent::profilers::{Profilers, Rate};
 use strobe_agent::{AgentConfig, AgentError, Settings};
@@ -88,6 +89,23 @@ enum Command {
         /// Form of the answer.
         #[arg(short, long, value_enum, default_value = "table")]
         output: Form,
+    },
+    /// End all profiling on this host, now and after restarts, until `start`.
+    #[command(
+        after_help = "It writes the stop file, which needs neither the agent nor the bus: the agent sees it within a second.\n\nEXAMPLES\n  \
+                      strobe-agent stop --reason 'latency of checkout'\n  strobe-agent start"
+    )]
+    Stop {
+        #[command(flatten)]
+        options: Options,
+        /// Why, for whoever finds it.
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Let profiling go on after `stop`.
+    Start {
+        #[command(flatten)]
+        options: Options,
     },
     /// Check the configuration and what the kernel allows, and say what is missing.
     Check {
@@ -307,6 +325,31 @@ fn doctor(pid: u32, output: Form) -> Result<(), AgentError> {
     Ok(())
 }
 
+fn stop(options: &Options, reason: &str) -> Result<(), AgentError> {
+    let file = options.settings()?.stop_file;
+    let is_new = halt::stop(&file, reason).map_err(|source| AgentError::StopFile {
+        file: file.clone(),
+        source,
+    })?;
+    let state = if is_new { "stopped" } else { "was stopped already" };
+    println!(
+        "profiling on this host {state}: {}; `strobe-agent start` lets it go on",
+        file.display()
+    );
+    Ok(())
+}
+
+fn start(options: &Options) -> Result<(), AgentError> {
+    let file = options.settings()?.stop_file;
+    let was_there = halt::start(&file).map_err(|source| AgentError::StopFile {
+        file: file.clone(),
+        source,
+    })?;
+    let state = if was_there { "goes on" } else { "was not stopped" };
+    println!("profiling on this host {state}: {} is not there", file.display());
+    Ok(())
+}
+
 fn profilers(options: &Options, output: Form) -> Result<(), AgentError> {
     let known = Profilers::read(options.settings()?.profilers.as_deref())?;
     if matches!(output, Form::Json) {
@@ -365,6 +408,8 @@ fn main() -> ExitCode {
         Command::Health { options, ready } => health(&options, ready),
         Command::Doctor { pid, output } => doctor(pid, output),
         Command::Profilers { options, output } => profilers(&options, output),
+        Command::Stop { options, reason } => stop(&options, &reason),
+        Command::Start { options } => start(&options),
         Command::Check { options } => check(&options),
     };
     match result {

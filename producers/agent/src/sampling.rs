@@ -23,11 +23,13 @@ use crate::config::Settings;
 use crate::coverage::Done;
 use crate::error::AgentError;
 use crate::files::Files;
+use crate::halt::Halt;
 use crate::held::{Held, HeldSamples};
 use crate::images::{Change, Images};
 use crate::kernel::Kernel;
 use crate::normalize::{Known, Normalizer};
 use crate::run::Run;
+use crate::runner::How;
 use crate::schedule::{Order, Planned, RunReport};
 use crate::service::Services;
 use crate::spooling::{Event, Report, ToSpool};
@@ -38,14 +40,18 @@ use crate::unwinding::Unwinding;
 use crate::vocabulary::Vocabulary;
 
 mod asked;
+mod epochs;
 mod flow;
 mod place;
+mod safeguards;
 mod turns;
 
 use asked::Asked;
 pub(crate) use asked::Prepared;
+use epochs::Epochs;
 use flow::Flow;
 use place::place;
+use safeguards::Safeguards;
 pub(crate) use turns::wall_us;
 use turns::{Pace, wall_ns};
 
@@ -64,10 +70,6 @@ const WAKE_NS: u64 = 10_000_000;
 const BATCH_NS: u64 = 2_000_000_000;
 /// Pause between two looks for what can be dropped.
 const TIDY_NS: u64 = 1_000_000_000;
-/// Shortest time between two epochs: each makes the kernel send every stack once more.
-const EPOCH_NS: u64 = 1_000_000_000;
-/// Stacks kept before those of older epochs are dropped: half as much again as the kernel remembers as sent.
-const STACKS_MAX: usize = 24_576;
 /// Events of runs that may wait while the spooling thread is behind.
 const EVENTS_MAX: usize = 64;
 /// Time for which the last events may wait, as the agent ends.
@@ -101,23 +103,12 @@ struct Settler {
     services: Services,
     cgroups: CgroupPaths,
     pace: Pace,
+    guards: Safeguards,
     reports: SyncSender<RunReport>,
     epochs: Epochs,
     events: VecDeque<ToSpool>,
     to_spool: SyncSender<ToSpool>,
     status: Arc<Status>,
-}
-
-/// When the kernel is to send its stacks anew.
-#[derive(Debug, Default)]
-struct Epochs {
-    /// Something changed what stacks mean.
-    wanted: bool,
-    /// Too many stacks, frames or files are kept.
-    crowded: bool,
-    advanced_ns: u64,
-    /// What is kept of older epochs goes once records of them that are under way have been read: at the next reading.
-    forgetting: bool,
 }
 
 impl Sampling {
@@ -131,12 +122,13 @@ impl Sampling {
         announce: Option<SyncSender<NewBinary>>,
         (to_make, made): (SyncSender<Wanted>, Receiver<Made>),
         (orders, reports): (Receiver<Order>, SyncSender<RunReport>),
-        prepared: Receiver<Prepared>,
+        (prepared, halt): (Receiver<Prepared>, Arc<Halt>),
         status: Arc<Status>,
     ) -> Result<Self, AgentError> {
         let sampler_settings = SamplerSettings {
             ring_bytes: settings.ring_bytes,
             tables_bytes_max: settings.unwind.kernel_bytes_max,
+            paused: halt.why().is_some(),
             ..SamplerSettings::at(settings.frequency_hz)
         };
         // The side-band first: what happens between the two is known twice rather than not at all.
@@ -178,14 +170,19 @@ impl Sampling {
             services: Services::default(),
             cgroups,
             pace: Pace::default(),
+            guards: Safeguards::new(halt, settings.budget),
             reports,
             epochs: Epochs::default(),
             events: VecDeque::new(),
             to_spool,
             status: Arc::clone(&status),
         };
+        status.budget(crate::budget::Level::Full);
+        settler.pace.idle = sampler_settings.paused;
         let continuous = Flow::new(sampler, run, now_ns);
-        settler.announce(&continuous, RunState::Started, now_ns, String::new());
+        if !settler.pace.idle {
+            settler.announce(&continuous, RunState::Started, now_ns, String::new());
+        }
         Ok(Self {
             continuous,
             asked: Vec::new(),
@@ -244,6 +241,7 @@ impl Sampling {
         let mut pause = round;
         while !shutdown.is_requested() {
             let woken = self.continuous.sampler.wait(self.until_turn(pause))? == Wake::NearlyFull;
+            self.guard();
             self.obey()?;
             self.take_prepared();
             self.round(held)?;
@@ -267,10 +265,11 @@ impl Sampling {
         self.stop_asked_in_time();
         let (settler, flow) = (&mut self.settler, &mut self.continuous);
         let mut parents = Vec::new();
-        flow.read(held, &mut settler.unwinding, &mut parents)?;
+        let mut read = flow.read(held, &mut settler.unwinding, &mut parents)?;
         for asked in &mut self.asked {
-            asked.read(&mut settler.unwinding, &mut parents);
+            read += asked.read(&mut settler.unwinding, &mut parents);
         }
+        settler.guards.samples += read as u64;
         let mut next = 0;
         let asked = &mut self.asked;
         let clock_ns = self.side_band.drain(|event| {
@@ -509,54 +508,6 @@ impl Settler {
             // The spooling thread is behind by dozens of batches: the disk hangs. The newest is dropped.
             flow.report.drop(DropReason::SpoolFull, samples);
             self.status.dropped(DropReason::SpoolFull, samples);
-        }
-    }
-
-    /// Begins an epoch where one is due, and forgets what is no longer needed where too much is known. Called once for each
-    /// reading of the ring, so that what refers to an older epoch has been settled when its stacks are dropped.
-    fn tidy_stacks(&mut self, flow: &mut Flow, asked: &mut [Asked], now_ns: u64) {
-        if std::mem::take(&mut self.epochs.forgetting) {
-            // Only between two batches: numbers given before mean nothing afterwards.
-            self.forget(flow, asked, now_ns);
-        }
-        self.epochs.wanted |= self.images.was_scanned_late();
-        let stacks = asked.iter().map(|asked| asked.flow.stacks.len()).max();
-        self.epochs.crowded = flow.stacks.len().max(stacks.unwrap_or(0)) > STACKS_MAX
-            || self.vocabulary.is_full()
-            || self.files.is_full();
-        let due = now_ns.saturating_sub(self.epochs.advanced_ns) >= EPOCH_NS;
-        if (self.epochs.wanted && due) || self.epochs.crowded {
-            flow.advance_epoch();
-            asked.iter_mut().for_each(|asked| asked.flow.advance_epoch());
-            self.epochs.advanced_ns = now_ns;
-            self.epochs.wanted = false;
-            self.epochs.forgetting = self.epochs.crowded;
-        }
-    }
-
-    /// Forgets what is no longer needed: the stacks of older epochs, and what only they had.
-    fn forget(&mut self, flow: &mut Flow, asked: &mut [Asked], now_ns: u64) {
-        let mut flows: Vec<&mut Flow> = asked.iter_mut().map(|asked| &mut asked.flow).collect();
-        flows.push(flow);
-        for flow in &mut flows {
-            self.close(flow, now_ns);
-            flow.forget();
-        }
-        if self.vocabulary.is_full() {
-            let old = std::mem::take(&mut self.vocabulary);
-            let new = &mut self.vocabulary;
-            for flow in &mut flows {
-                flow.stacks.renumber(|frame| new.adopt(&old, frame));
-            }
-            self.normalizer.forget();
-        }
-        if self.files.is_full() {
-            if let Some(unwinding) = &mut self.unwinding {
-                complain(&self.status, unwinding.forget());
-            }
-            self.files.forget();
-            self.images.forget();
-            self.normalizer.forget();
         }
     }
 }

@@ -9,6 +9,7 @@ use strobe_bpf::StackEnd;
 use strobe_event::DropReason;
 use strobe_telemetry::{Pulse, Reading};
 
+use crate::budget::Level;
 use crate::procfs::wall_us;
 use crate::unwinding::Counts;
 
@@ -72,6 +73,8 @@ pub struct Status {
     complained_s: AtomicU64,
     /// Bytes that the spool held at its last look.
     spool_bytes: AtomicU64,
+    /// By how much periods are longer than they should be, for the agent's budget; 0: nothing is sampled. Healthy: 1.
+    thinner_by: AtomicU64,
     /// Each thread beats as it turns.
     pub sampling: Arc<Pulse>,
     /// As above.
@@ -102,6 +105,15 @@ impl Status {
         self.taken.store(taken, Relaxed);
         self.idle.store(idle, Relaxed);
         self.kernel_dropped.store(dropped, Relaxed);
+    }
+
+    pub(crate) fn budget(&self, level: Level) {
+        let factor = if level == Level::Stopped {
+            0
+        } else {
+            level.factor()
+        };
+        self.thinner_by.store(factor, Relaxed);
     }
 
     pub(crate) fn tables_made(&self, made: u64, refused: u64, kept_bytes: u64) {
@@ -265,6 +277,7 @@ impl Status {
                 "failed": get(&self.binaries_failed),
                 "not_queued": get(&self.binaries_not_queued),
             },
+            "thinner_by": get(&self.thinner_by),
             "reads_given_up": get(&self.reads_given_up),
             "unwinding": {
                 "processes": unwinding.processes,

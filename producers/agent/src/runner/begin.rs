@@ -1,7 +1,6 @@
 //! A job → its events, open in the kernel; or why not.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -9,7 +8,9 @@ use std::time::Duration;
 use strobe_bpf::{Sampler, SamplerSettings, SharedTables};
 use strobe_event::{RunHead, RunState};
 
-use super::{How, Job, Phase, Refusal, Target, locked};
+use super::ask::{How, Refusal, Target};
+use super::job::{Job, Phase};
+use super::locked;
 use crate::config::Settings;
 use crate::holders;
 use crate::mechanism::{self, Availability, PROBED_CPU};
@@ -161,11 +162,6 @@ impl Beginning {
             tracing::error!(run = %job.ask.run, "that a run did not begin is not recorded: the spooling thread is stuck");
         }
     }
-}
-
-/// Tells whether there is such a process.
-pub(super) fn is_there(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Says why this host cannot do it. What is merely taken is waited for.

@@ -6,12 +6,16 @@ use strobe_event::RunState;
 
 use super::flow::{Flow, Parents};
 use super::{BATCH_NS, Sampling, Settler};
+use crate::budget::Level;
 use crate::held::HeldSamples;
 use crate::run::Run;
 use crate::runner::{Closed, How, Job};
 use crate::unwinding::Unwinding;
 
 use std::sync::Arc;
+
+/// Time between two looks at how many samples a run takes: a burst shorter than this has room in its ring.
+const LIMIT_LOOK_NS: u64 = 250_000_000;
 
 /// A run that was begun a moment ago: its events are open, and its samples lie in its ring.
 pub struct Prepared {
@@ -29,15 +33,26 @@ pub(super) struct Asked {
     job: Arc<Job>,
     held: HeldSamples,
     next: usize,
+    /// When it was last looked how many samples it takes, and how many there were.
+    looked: (u64, u64),
+    /// By how much its period was made longer, for the agent's budget and for its profiler's limit.
+    for_budget: u64,
+    for_limit: u64,
+    /// Why, where it was.
+    thinned: String,
     /// When its events were stopped, how it ended and why; what was taken before is not settled yet.
     stopped: Option<(u64, How, String)>,
 }
 
 impl Asked {
     /// Reads what is in its ring. A ring that cannot be read ends the run, and only this one.
-    pub(super) fn read(&mut self, unwinding: &mut Option<Unwinding>, parents: &mut Parents) {
-        if let Err(error) = self.flow.read(&mut self.held, unwinding, parents) {
-            self.stop(How::Failed, error.to_string());
+    pub(super) fn read(&mut self, unwinding: &mut Option<Unwinding>, parents: &mut Parents) -> usize {
+        match self.flow.read(&mut self.held, unwinding, parents) {
+            Ok(samples) => samples,
+            Err(error) => {
+                self.stop(How::Failed, error.to_string());
+                0
+            }
         }
     }
 
@@ -58,8 +73,59 @@ impl Asked {
         self.stopped.is_none().then_some(self.flow.run.ends_ns)
     }
 
+    /// Makes its period as long as the agent's budget asks for; or stops it.
+    pub(super) fn keep_to(&mut self, settler: &mut Settler, level: Level, why: &str) {
+        if level == Level::Stopped {
+            return self.stop(How::Stopped, format!("over the budget: {why}"));
+        }
+        self.for_budget = level.factor();
+        self.set_period(settler, why);
+    }
+
+    /// Looks whether it takes more samples than its profiler may, and thins it; or stops it where that does not help.
+    fn keep_to_limit(&mut self, settler: &mut Settler, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.looked.0);
+        if passed_ns < LIMIT_LOOK_NS || self.stopped.is_some() {
+            return;
+        }
+        let Ok(counters) = self.flow.sampler.counters() else {
+            return;
+        };
+        let taken: u64 = counters.values().map(|counters| counters.taken).sum();
+        let rate = taken.saturating_sub(self.looked.1) as f64 * 1e9 / passed_ns as f64;
+        self.looked = (now_ns, taken);
+        let most = self.job.samples_per_second_max() as f64;
+        if rate <= most {
+            return;
+        }
+        if !self.job.can_be_thinner() {
+            let why = format!(
+                "the address is touched {rate:.0} times a second, and each touch interrupts whoever does it: at most {most} are borne"
+            );
+            return self.stop(How::Stopped, why);
+        }
+        self.for_limit = self.for_limit.saturating_mul((rate / most).ceil() as u64);
+        let why = format!("it took {rate:.0} samples a second, and may take {most}");
+        self.set_period(settler, &why);
+    }
+
+    fn set_period(&mut self, settler: &mut Settler, why: &str) {
+        let factor = self.for_budget.saturating_mul(self.for_limit);
+        let period = self.job.period().saturating_mul(factor);
+        if self.stopped.is_some() || period == self.flow.run.head.period {
+            return;
+        }
+        // A batch says what a sample stands for once, for all of its samples; those under way say it themselves.
+        settler.close(&mut self.flow, monotonic_ns());
+        if let Err(error) = self.flow.sampler.set_period(period) {
+            return self.stop(How::Failed, error.to_string());
+        }
+        self.flow.run.head.period = period;
+        self.thinned = format!("its period was made {factor} times as long: {why}");
+    }
+
     /// Stops its events.
-    fn stop(&mut self, how: How, why: String) {
+    pub(super) fn stop(&mut self, how: How, why: String) {
         if self.stopped.is_some() {
             return;
         }
@@ -83,13 +149,24 @@ impl Sampling {
             let flow = Flow::new(sampler, run, started_ns);
             self.settler
                 .announce(&flow, RunState::Started, started_ns, String::new());
-            self.asked.push(Asked {
+            let mut asked = Asked {
                 flow,
                 job,
                 held: HeldSamples::default(),
                 next: 0,
                 stopped: None,
-            });
+                looked: (started_ns, 0),
+                for_budget: 1,
+                for_limit: 1,
+                thinned: String::new(),
+            };
+            let level = self.settler.guards.level();
+            if let Some(why) = self.settler.guards.halt.why() {
+                asked.stop(How::Stopped, why);
+            } else if level != Level::Full {
+                asked.keep_to(&mut self.settler, level, "the agent is over its budget");
+            }
+            self.asked.push(asked);
         }
     }
 
@@ -100,7 +177,8 @@ impl Sampling {
             if let Some(why) = asked.job.stop_wanted() {
                 asked.stop(How::Stopped, why);
             } else if now_ns >= asked.flow.run.ends_ns {
-                asked.stop(How::Done, String::new());
+                let thinned = std::mem::take(&mut asked.thinned);
+                asked.stop(How::Done, thinned);
             }
         }
     }
@@ -115,6 +193,7 @@ impl Sampling {
             if now_ns.saturating_sub(asked.flow.builder.start_ns()) >= BATCH_NS {
                 settler.close(&mut asked.flow, now_ns.min(clock_ns));
             }
+            asked.keep_to_limit(settler, now_ns);
             let (taken, kept) = asked.flow.report.so_far();
             asked.job.progress(taken, kept);
         }

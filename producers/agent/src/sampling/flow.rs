@@ -45,13 +45,13 @@ impl Flow {
         }
     }
 
-    /// Reads what is in the ring; what the tables of a parent could walk is added to `parents`.
+    /// Reads what is in the ring, and returns how many samples that were; what the tables of a parent could walk is added to `parents`.
     pub(super) fn read(
         &mut self,
         held: &mut HeldSamples,
         unwinding: &mut Option<Unwinding>,
         parents: &mut Parents,
-    ) -> Result<(), AgentError> {
+    ) -> Result<usize, AgentError> {
         let consumed = self.sampler.consume(&mut |sample| {
             if sample.without_tables()
                 && let Some(unwinding) = unwinding
@@ -69,7 +69,7 @@ impl Flow {
         })?;
         self.builder.count_undecodable(consumed.undecodable as u64);
         held.sort();
-        Ok(())
+        Ok(consumed.samples)
     }
 
     /// Lets the kernel send every stack once more.

@@ -16,6 +16,8 @@ pub(super) struct Pace {
     pub(super) idle: bool,
     /// When the ticks were stopped; what was taken before is not settled yet.
     pub(super) stopped_ns: Option<u64>,
+    /// Why the run under way has to end before its time.
+    pub(super) cut: Option<String>,
 }
 
 impl Sampling {
@@ -33,6 +35,7 @@ impl Sampling {
             Some(_) => monotonic_ns() >= self.continuous.run.ends_ns,
             None => settler.pace.scheduled,
         };
+        let over = over || settler.pace.cut.is_some();
         if over && !settler.pace.idle && settler.pace.stopped_ns.is_none() {
             self.continuous.sampler.pause()?;
             settler.pace.stopped_ns = Some(monotonic_ns());
@@ -50,11 +53,20 @@ impl Sampling {
         {
             settler.pace.stopped_ns = None;
             settler.pace.idle = true;
-            settler.end_run(flow, stopped_ns, String::new());
+            let detail = settler.pace.cut.take().unwrap_or_default();
+            settler.end_run(flow, stopped_ns, detail);
         }
         if !settler.pace.idle {
             return Ok(());
         }
+        settler.pace.cut = None;
+        if settler.guards.halt.why().is_some() {
+            for planned in std::mem::take(&mut settler.pace.waiting) {
+                settler.refuse(&planned);
+            }
+            return Ok(());
+        }
+        let thinner = settler.guards.level().factor();
         if !settler.pace.scheduled {
             for planned in std::mem::take(&mut settler.pace.waiting) {
                 settler.refuse(&planned);
@@ -62,7 +74,7 @@ impl Sampling {
             let length = settler.run_length;
             let start =
                 |host: &str, now_ns| Run::start(host, settler.frequency_hz, length, now_ns, wall_us(now_ns));
-            let run = start(&settler.host, monotonic_ns());
+            let run = start(&settler.host, monotonic_ns()).thinner(thinner);
             return settler.begin_run(flow, run);
         }
         while let Some(planned) = settler.pace.waiting.front() {
@@ -77,7 +89,7 @@ impl Sampling {
                 settler.refuse(&planned);
                 continue;
             }
-            let run = Run::of_slot(&settler.host, &planned, now_ns, wall_us(now_ns));
+            let run = Run::of_slot(&settler.host, &planned, now_ns, wall_us(now_ns)).thinner(thinner);
             settler.begin_run(flow, run)?;
             break;
         }
@@ -175,7 +187,8 @@ impl Settler {
             self.run_length,
             start_ns,
             wall_us(start_ns),
-        );
+        )
+        .thinner(self.guards.level().factor());
         flow.report = Report::default();
         self.announce(flow, RunState::Started, start_ns, String::new());
     }
