@@ -219,6 +219,62 @@ fn what_perf_holds_is_respected_and_perf_is_named() {
     );
 }
 
+/// Checks that a run over its profiler's limit takes fewer samples, which together still stand for all that was done; and that a watched
+/// address, where fewer samples would spare nobody, ends the run. Both say why.
+#[test]
+fn a_run_over_its_limit_is_thinned_or_ended() {
+    let _alone = common::alone();
+    if common::skipped("a_run_over_its_limit_is_thinned_or_ended") {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir(place.path("profilers")).unwrap();
+    for (name, event, resources) in [
+        ("data-watch", "{ breakpoint = {} }", "{ breakpoint = 1 }"),
+        (
+            "calls",
+            "{ tracepoint = { name = \"syscalls:sys_enter_getppid\" } }",
+            "{}",
+        ),
+    ] {
+        let text = format!(
+            "name = \"{name}\"\nabout = \"Few samples\"\nevent = {event}\nunit = \"counts\"\nrate = {{ period = 1 }}\n\
+             duration = \"1s\"\nresources = {resources}\ncost_us = 10\n[limits]\nduration_max = \"1m\"\nsamples_per_second_max = 200\n"
+        );
+        fs::write(place.path("profilers").join(format!("{name}.toml")), text).unwrap();
+    }
+    let mut doer = Doer::start(&place);
+    let agent = Inside::start_with(&place, |config| config.profilers = place.path("profilers"));
+    let watched = agent.runner.ask(doer.watch(0, 60)).unwrap();
+    wait_for_start(&watched);
+    doer.does("data", 3_000);
+    let ending = end_of(&watched);
+    assert_eq!(ending.how, How::Stopped);
+    assert!(ending.why.starts_with("the address is touched"), "{}", ending.why);
+    let calls = agent
+        .runner
+        .ask(Ask {
+            target: Target::Pids(vec![doer.pid()]),
+            ..ask("calls", 4)
+        })
+        .unwrap();
+    wait_for_start(&calls);
+    for _ in 0..6 {
+        doer.does("calls", 5_000);
+        thread::sleep(Duration::from_millis(300));
+    }
+    let ending = end_of(&calls);
+    agent.end();
+    assert_eq!(ending.how, How::Done);
+    assert!(ending.why.starts_with("its period was made"), "{}", ending.why);
+    assert!(ending.taken < 20_000, "{ending:?}");
+    let (batches, _) = of_run(&place, calls.run());
+    let longest = batches.iter().map(|batch| batch.run.period).max().unwrap();
+    let cpus = thread::available_parallelism().unwrap().get() as u64;
+    let total = total(&batches);
+    assert!(total.abs_diff(30_000) <= cpus * longest, "{total}, {longest}");
+}
+
 /// Checks that a profiler whose hardware is not here is refused at once and says why; where it is here, this checks nothing.
 #[test]
 fn counters_that_are_not_here_are_refused_with_the_reason() {

@@ -1,4 +1,5 @@
 //! What ends or slows profiling from outside: the stop file, and the budget of the agent as a whole.
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 mod common;
 

@@ -1,3 +1,5 @@
+//! The rules one by one, and all of them on random schedules.
+
 use proptest::prelude::*;
 
 use super::*;

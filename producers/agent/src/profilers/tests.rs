@@ -1,3 +1,5 @@
+//! What declarations say, and which are refused.
+
 use super::*;
 
 /// Checks that every declaration that is compiled in is whole, and within its own limits.
