@@ -62,11 +62,11 @@ struct sample_header {
 	__u8 user_end;
 	__u16 flags;
 	char comm[COMM_BYTES];
-	__u64 value;		/* what it stands for: nanoseconds of a clock, else what was counted since the last one */
 	/* With SAMPLE_NO_TABLES: the process that this one was forked from and whose mappings it has, if it has no tables either. */
 	__u64 parent_start_ns;
 	__u32 parent_tgid;	/* 0: there is none */
 	__u32 reserved;
+	__u64 value;		/* what it stands for: nanoseconds of a clock, else what was counted since the last one */
 };
 
 /* Sent with its first `kernel_depth + user_depth` frames: the kernel's, then the user's, innermost first. */
@@ -91,9 +91,9 @@ struct control {
 	__u32 omit_seen;	/* 0: send every stack whole */
 	__u32 woken;		/* 1: user space was woken and has not read since */
 	__u32 woken_for_image;	/* 1: it was woken for an image without tables, and has not allowed it again */
-	__u64 period;		/* what one sample stands for; of a tracepoint, how much must come together for one */
-	__u32 stopped;		/* 1: a tracepoint takes no more; other events are stopped by themselves */
 	__u32 no_room;		/* 1: what lacks tables lacks them because their memory is full */
+	__u32 stopped;		/* 1: a tracepoint takes no more; other events are stopped by themselves */
+	__u64 period;		/* what one sample stands for; of a tracepoint, how much must come together for one */
 };
 
 _Static_assert(sizeof(struct sample_header) == 104, "src/record.rs HEADER_BYTES");
@@ -103,8 +103,8 @@ _Static_assert(__builtin_offsetof(struct sample_header, epoch) == 52, "src/recor
 _Static_assert(__builtin_offsetof(struct sample_header, cpu) == 56, "src/record.rs offsets");
 _Static_assert(__builtin_offsetof(struct sample_header, flags) == 62, "src/record.rs offsets");
 _Static_assert(__builtin_offsetof(struct sample_header, comm) == 64, "src/record.rs offsets");
-_Static_assert(__builtin_offsetof(struct sample_header, value) == 80, "src/record.rs offsets");
-_Static_assert(__builtin_offsetof(struct sample_header, parent_start_ns) == 88, "src/record.rs offsets");
+_Static_assert(__builtin_offsetof(struct sample_header, parent_start_ns) == 80, "src/record.rs offsets");
+_Static_assert(__builtin_offsetof(struct sample_header, value) == 96, "src/record.rs offsets");
 _Static_assert(sizeof(struct sample_record) == 104 + 8 * FRAMES_CAPACITY, "src/record.rs RECORD_BYTES_MAX");
 _Static_assert(2 * STACK_FRAMES_MAX < FRAMES_CAPACITY, "both sides fit, and the mask never folds an index");
 _Static_assert(sizeof(struct cpu_counters) == 8 * (4 + DROP_REASONS + STACK_ENDS), "src/counters.rs COUNTER_WORDS");

@@ -113,7 +113,7 @@ mod tests {
             (counters.dropped(), counters.user_end(StackEnd::NotTaken)),
             (11, 7)
         );
-        assert_eq!(counters.walk_failures(), 10 + 11 + 12 + 16 + 17 + 18 + 19);
+        assert_eq!(counters.walk_failures(), 10 + 11 + 12 + 16 + 17 + 18 + 19 + 20);
         assert_eq!(CpuCounters::parse(&bytes[8..]), None);
     }
 }

@@ -183,9 +183,9 @@ impl Control {
     const OMIT: usize = 4;
     const WOKEN: usize = 8;
     const WOKEN_FOR_IMAGE: usize = 12;
-    const PERIOD: usize = 16;
-    const STOPPED: usize = 24;
-    const NO_ROOM: usize = 28;
+    const NO_ROOM: usize = 16;
+    const STOPPED: usize = 20;
+    const PERIOD: usize = 24;
 
     fn map(data: std::os::fd::BorrowedFd<'_>) -> Result<Self, Error> {
         let bytes = page_bytes();
@@ -232,13 +232,6 @@ impl Control {
         }
     }
 
-    /// Says whether what lacks tables lacks them for want of room.
-    pub fn set_no_room(&self, no_room: bool) {
-        if let Some(word) = self.word(Self::NO_ROOM) {
-            word.store(u32::from(no_room), Ordering::Relaxed);
-        }
-    }
-
     /// Says what one sample stands for from now on; of a tracepoint, how much must come together for one.
     pub fn set_period(&self, period: u64) {
         if let Some(at) = self.page.at(Self::PERIOD) {
@@ -251,6 +244,13 @@ impl Control {
     pub fn set_stopped(&self, stopped: bool) {
         if let Some(word) = self.word(Self::STOPPED) {
             word.store(u32::from(stopped), Ordering::Relaxed);
+        }
+    }
+
+    /// Says whether what lacks tables lacks them for want of room.
+    pub fn set_no_room(&self, no_room: bool) {
+        if let Some(word) = self.word(Self::NO_ROOM) {
+            word.store(u32::from(no_room), Ordering::Relaxed);
         }
     }
 

@@ -34,10 +34,10 @@ struct Layout {
     user_end: u8,
     flags: u16,
     comm: [u8; COMM_BYTES],
-    value: u64,
     parent_start_ns: u64,
     parent_tgid: u32,
     reserved: u32,
+    value: u64,
 }
 
 const _: () = assert!(size_of::<Layout>() == HEADER_BYTES);
@@ -47,8 +47,8 @@ const _: () = assert!(std::mem::offset_of!(Layout, epoch) == 52);
 const _: () = assert!(std::mem::offset_of!(Layout, cpu) == 56);
 const _: () = assert!(std::mem::offset_of!(Layout, flags) == 62);
 const _: () = assert!(std::mem::offset_of!(Layout, comm) == 64);
-const _: () = assert!(std::mem::offset_of!(Layout, value) == 80);
-const _: () = assert!(std::mem::offset_of!(Layout, parent_start_ns) == 88);
+const _: () = assert!(std::mem::offset_of!(Layout, parent_start_ns) == 80);
+const _: () = assert!(std::mem::offset_of!(Layout, value) == 96);
 
 const KERNEL_MODE: u16 = 1;
 const FRAMES_OMITTED: u16 = 2;
@@ -268,12 +268,12 @@ impl<'a> RawSample<'a> {
             user_depth,
             flags,
             comm,
-            value: word(header, 80),
-            parent: match half(header, 96) {
+            value: word(header, 96),
+            parent: match half(header, 88) {
                 0 => None,
                 tgid => Some(ImageIdentity {
                     tgid,
-                    start_time_ns: word(header, 88),
+                    start_time_ns: word(header, 80),
                     exec_id: half(header, 48),
                 }),
             },
@@ -421,6 +421,7 @@ mod tests {
         ]);
         bytes.extend(flags.to_ne_bytes());
         bytes.extend(*b"victim\0\0\0\0\0\0\0\0\0\0");
+        bytes.extend([0; 16]);
         bytes.extend(16_u64.to_ne_bytes());
         if flags & FRAMES_OMITTED == 0 {
             bytes.extend(kernel.iter().chain(user).flat_map(|frame| frame.to_ne_bytes()));
@@ -479,8 +480,8 @@ mod tests {
         assert_eq!(
             RawSample::parse(&longer).unwrap_err(),
             Undecodable::Length {
-                bytes: 120,
-                expected: 112
+                bytes: 136,
+                expected: 128
             }
         );
     }
