@@ -189,13 +189,13 @@ fn told(name: &str, ends: &Ends) -> (u64, u64) {
 }
 
 /// Returns the median of the milliseconds from the start of a process to its first stack by tables, of those that began when their
-/// binaries were known; and of how many processes. One that ended before counts with its whole life.
+/// binaries were known; and of how many processes. One that ended before counts as never.
 fn first_by_table(capture: &Path, windows: &BTreeMap<String, Window>) -> Result<(f64, usize)> {
     // Between the two clocks, as exactly as it takes to read both.
     let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let boot_us = boot.tv_sec.cast_unsigned() * 1_000_000 + boot.tv_nsec.cast_unsigned() / 1_000;
     let booted_us = now_us()?.saturating_sub(boot_us);
-    let mut first: BTreeMap<(u32, u64), (u64, Option<u64>)> = BTreeMap::new();
+    let mut first: BTreeMap<(u32, u64), Option<u64>> = BTreeMap::new();
     for entry in fs::read_dir(capture)? {
         let batch: RawBatch = codec::decode_framed(&fs::read(entry?.path())?)?;
         let at = |index: u32| usize::try_from(index).unwrap_or(usize::MAX);
@@ -218,8 +218,7 @@ fn first_by_table(capture: &Path, windows: &BTreeMap<String, Window>) -> Result<
                 continue;
             }
             let since_us = time_us.saturating_sub(started_us);
-            let (last, by_table) = first.entry((process.pid, process.start_ns)).or_default();
-            *last = since_us.max(*last);
+            let by_table = first.entry((process.pid, process.start_ns)).or_default();
             if !matches!(end, StackEnd::BeforeTables | StackEnd::NoRoom) {
                 *by_table = Some(by_table.map_or(since_us, |before| before.min(since_us)));
             }
@@ -227,7 +226,7 @@ fn first_by_table(capture: &Path, windows: &BTreeMap<String, Window>) -> Result<
     }
     let times: Vec<f64> = first
         .values()
-        .map(|(last, by_table)| by_table.unwrap_or(*last) as f64 / 1e3)
+        .map(|by_table| by_table.map_or(f64::INFINITY, |us| us as f64 / 1e3))
         .collect();
     let processes = times.len();
     Ok((if times.is_empty() { 0.0 } else { median(times) }, processes))
