@@ -1,4 +1,4 @@
--- One row per (sample, location) with the tags that the location itself has, by the newest generation; most have none.
+-- One row per (sample, location) with the tags that the location itself has, by the newest generation, most have none.
 -- `tagged_samples` has the tags of whole stacks.
 CREATE OR REPLACE VIEW tagged_frames /*ON CLUSTER*/ AS
 SELECT

@@ -165,7 +165,11 @@ mod tests {
         let frames: Vec<u64> = (0..10).collect();
         assert!(store.insert_stack(1, &frames, None));
         assert!(!store.is_full(1, 0, 0));
-        assert!(store.is_full(1, 4, 20), "10 more, 40 of views, and 40 of marks");
+        assert!(
+            !store.is_full(1, 4, 20),
+            "10, 10 more, 40 of views, and 40 of marks"
+        );
+        assert!(store.is_full(1, 4, 21));
         let mut key = 10;
         while store.insert_view(key, 1, &hidden(10)) {
             key += 1;
