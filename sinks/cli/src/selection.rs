@@ -1,6 +1,7 @@
 //! Which samples a view is of: the arguments that all views share.
 
 use regex::{Regex, RegexBuilder};
+use strobe_event::RunId;
 use strobe_explore::{Range, Selection, View};
 
 use crate::error::CliError;
@@ -48,6 +49,9 @@ pub struct Args {
     /// Weigh samples within their runs, whatever the cause, instead of in the fleet.
     #[arg(long)]
     pub runs: bool,
+    /// Only this run, as `strobe runs show` names it; may be said more than once. Weighs within the runs.
+    #[arg(long, value_name = "ID")]
+    pub run: Vec<RunId>,
 }
 
 /// A span of time alone.
@@ -110,7 +114,9 @@ impl Args {
         selection.ignore = pattern("ignore", self.ignore.as_deref())?;
         selection.tags.clone_from(&self.tag);
         selection.raw = self.raw;
-        selection.view = if self.runs { View::Runs } else { View::Fleet };
+        selection.runs.clone_from(&self.run);
+        let within = self.runs || !self.run.is_empty();
+        selection.view = if within { View::Runs } else { View::Fleet };
         Ok(selection)
     }
 }

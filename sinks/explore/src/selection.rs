@@ -77,8 +77,8 @@ pub struct Selection {
     pub comm: Option<String>,
     /// Only runs of this cause.
     pub cause: Option<Cause>,
-    /// Only this run.
-    pub run: Option<RunId>,
+    /// Only these runs; empty: all.
+    pub runs: Vec<RunId>,
     /// Only stacks in which a function's name matches.
     pub focus: Option<Regex>,
     /// No stacks in which a function's name matches.
@@ -148,7 +148,7 @@ impl Sql {
         self
     }
 
-    fn number(mut self, condition: &'static str, name: &'static str, value: Option<i64>) -> Self {
+    pub(crate) fn number(mut self, condition: &'static str, name: &'static str, value: Option<i64>) -> Self {
         if let Some(value) = value {
             self.text.push_str(condition);
             self.params.push((name, Param::Number(value)));
@@ -187,7 +187,7 @@ impl Selection {
             pid: None,
             comm: None,
             cause: None,
-            run: None,
+            runs: Vec::new(),
             focus: None,
             ignore: None,
             tags: Vec::new(),
@@ -215,7 +215,7 @@ impl Selection {
     /// Returns whether hourly totals know everything that the selection asks by.
     fn is_by_service(&self) -> bool {
         let rows = self.host.is_some() || self.pid.is_some() || self.comm.is_some();
-        !rows && self.tags.is_empty() && self.cause.is_none() && self.run.is_none()
+        !rows && self.tags.is_empty() && self.cause.is_none() && self.runs.is_empty()
     }
 
     /// Returns whether stacks are left out by what they contain.
@@ -384,12 +384,18 @@ impl Selection {
                 " AND cause = {cause:String}",
                 "cause",
                 self.cause.map(Cause::name),
-            )
-            .text(
-                " AND run = toUUID({run:String})",
-                "run",
-                self.run.map(|run| run.to_string()).as_deref(),
             );
+        let sql = match self.runs.is_empty() {
+            true => sql,
+            false => {
+                let runs: Vec<String> = self.runs.iter().map(RunId::to_string).collect();
+                sql.texts(
+                    " AND run IN (SELECT arrayJoin(arrayMap(run -> toUUID(run), {runs:Array(String)})))",
+                    "runs",
+                    &runs,
+                )
+            }
+        };
         let sql = match self.tags.is_empty() {
             true => sql,
             false => sql.texts(TAGGED, "tags", &self.tags),

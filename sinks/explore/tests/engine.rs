@@ -347,7 +347,7 @@ async fn selections_narrow() {
     let run = "00000000000000000000000000000002".parse().unwrap();
     assert_eq!(
         total(&Selection {
-            run: Some(run),
+            runs: vec![run],
             ..day()
         })
         .await,
