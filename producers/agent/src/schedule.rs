@@ -107,6 +107,8 @@ pub struct Scheduling {
     memory_file: PathBuf,
     presence: Presence,
     present: Vec<Arc<str>>,
+    /// The services that the bus was last told of.
+    announced: Vec<Arc<str>>,
     book: CoverageBook,
     pending: BTreeMap<u64, Pending>,
     scheduled: bool,
@@ -143,6 +145,7 @@ impl Scheduling {
             memory_file,
             presence: Presence::new(),
             present: Vec::new(),
+            announced: Vec::new(),
             book: CoverageBook::default(),
             pending: BTreeMap::new(),
             scheduled: false,
@@ -209,6 +212,10 @@ impl Scheduling {
             }
         }
         sleep = sleep.min(self.settle_moments());
+        // Whoever asks for profiles of a service asks the hosts that are known to have it.
+        if self.present != self.announced {
+            self.announce_host();
+        }
         let now_us = wall_us();
         // Also where the clock went back.
         if now_us >= self.tell_at_us || self.tell_at_us > now_us + TELL_US {
@@ -405,6 +412,7 @@ impl Scheduling {
     }
 
     fn announce_host(&mut self) {
+        self.announced.clone_from(&self.present);
         let uname = rustix::system::uname();
         let mut services: Vec<String> = self.present.iter().map(|service| service.to_string()).collect();
         services.retain(|service| service != WHOLE_HOST);
