@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo up down test lint fuzz-stacks images up-containers down-containers deb bench-agent bench-unwind \
-  bench-wire bench-pipeline bench-storage bench-symbols bench-sampling bench-stacks bench-deploy
+  bench-wire bench-pipeline bench-storage bench-symbols bench-sampling bench-stacks bench-deploy bench-on-demand
 
 export STROBE_HOME ?= $(CURDIR)/.strobe
 DEMO_SECONDS ?= 20
@@ -73,6 +73,9 @@ bench-symbols: build ## Making symbol files and looking addresses up in them, be
 
 bench-sampling: build ## Does the tuner find its rate, are totals unbiased, how fast is a simulated week
 	@infra/bench.sh sampling
+
+bench-on-demand: build ## From `strobe profile` to its answer, 20 times
+	@infra/bench.sh on-demand
 
 bench-deploy: images ## From nothing but images to the first named sample, and the images' sizes
 	@infra/images/bench.sh

@@ -13,13 +13,14 @@ TARGET="${CARGO_TARGET_DIR:-$STROBE_REPO/target}/release"
 # Away from those of the stack, which may be up. The broker's controller takes the port behind the broker's.
 KAFKA_PORT="${STROBE_BENCH_KAFKA_PORT:-18910}"
 ENGINE_PORT="${STROBE_BENCH_ENGINE_PORT:-18920}"
+ALERTS_PORT="${STROBE_BENCH_ALERTS_PORT:-18930}"
 CAPTURE_SECONDS="${STROBE_BENCH_CAPTURE_SECONDS:-20}"
 # The rate at which the CPUs of this host fill a batch of 8,192 samples within the 2 s after which it closes; odd.
 FULL_HZ=$((5000 / $(nproc) | 1))
 
 usage() {
   cat <<USAGE
-usage: bench.sh agent|unwind|wire|pipeline|storage|sampling|stacks|symbols [FLAGS OF THE BENCHMARK]
+usage: bench.sh agent|unwind|wire|pipeline|storage|sampling|stacks|symbols|on-demand [FLAGS OF THE BENCHMARK]
 
   agent     CPU per sample, memory and losses of the agent
   unwind    CPU per sample with frame pointers and without, whole stacks of real programs, tables
@@ -29,6 +30,8 @@ usage: bench.sh agent|unwind|wire|pipeline|storage|sampling|stacks|symbols [FLAG
   stacks    what matching stack schemas costs, beside plain regular expressions
   symbols   from debug information to a symbol file, and look-ups in it, beside LLVM's and blazesym's
   sampling  the tuner's error, the bias of totals and the truth of their intervals, in simulated fleets
+
+  on-demand from \`strobe profile --duration 10s\` to its answer, \$STROBE_BENCH_ASKS (20) times
 
 Captures are recorded once, into $BENCH/capture (remove it to record them again).
   STROBE_BENCH_KAFKA_PORT ($KAFKA_PORT), STROBE_BENCH_ENGINE_PORT ($ENGINE_PORT),
@@ -50,6 +53,7 @@ clean_up() {
     case "$part" in
       broker) broker stop || true ;;
       engine) engine stop || true ;;
+      part-*) stop_pidfile "$STROBE_HOME/run/bench-${part#part-}.pid" 30 || true ;;
       workload-*) "$HERE/demo/workloads.sh" stop "${part#workload-}" || true ;;
     esac
   done
@@ -77,6 +81,17 @@ start_stack() {
 }
 
 write_config() {
+  make_signer "$BENCH"
+  if [[ ! -f $BENCH/trigger ]]; then
+    ssh-keygen -q -t ed25519 -N '' -C trigger -f "$BENCH/trigger"
+    cat >>"$BENCH/signers.toml" <<TOML
+
+[[signer]]
+principal = "trigger"
+key = "$(cut -d ' ' -f 1,2 "$BENCH/trigger.pub")"
+may = ["trigger"]
+TOML
+  fi
   cat >"$BENCH/strobe.toml" <<TOML
 # Written by infra/bench.sh.
 [bus]
@@ -91,12 +106,30 @@ reader_password_file = "$BENCH/clickhouse.reader.password"
 
 [processor]
 symbol_store = "$BENCH/symbols"
+
+[ask]
+key = "$BENCH/asker"
+
+[alerts]
+listen = "127.0.0.1:$ALERTS_PORT"
+
+[trigger]
+key = "$BENCH/trigger"
+
+[[trigger.rule]]
+name = "bench"
+alert = "Bench"
+service = "orders"
+duration = "1s"
+again_after = "0s"
+starts_per_hour = 3600
 TOML
   cat >"$BENCH/agent.toml" <<TOML
 # Written by infra/bench.sh.
 state_dir = "$BENCH/agent"
 symbol_store = "$BENCH/symbols"
 frequency_hz = 101
+signers = "$BENCH/signers.toml"
 
 [bus]
 bootstrap = "127.0.0.1:$KAFKA_PORT"
@@ -211,16 +244,87 @@ bench_symbols() {
 
 bench_sampling() { "$TARGET/examples/bench_sampling" "$@"; }
 
+# start_part NAME COMMAND... - one part of the system, stopped at the end.
+start_part() {
+  local name="$1"
+  shift
+  started=("part-$name" "${started[@]}")
+  spawn "$STROBE_HOME/run/bench-$name.pid" "$LOG/bench-$name.log" "$@"
+}
+
+# Asks again and again, as a person would, on a host where the demo's services run; the median of the times to the answer.
+bench_on_demand() {
+  local asks="${STROBE_BENCH_ASKS:-20}" role began times=() median host
+  start_workloads
+  start_stack
+  rm -rf "$BENCH/agent"
+  for role in processor sink trigger alerts; do
+    start_part "$role" "$TARGET/strobe" --config "$BENCH/strobe.toml" run "$role"
+  done
+  local as_root=()
+  [[ $EUID -eq 0 ]] || as_root=(sudo --preserve-env=STROBE_HOME)
+  start_part agent "${as_root[@]}" "$TARGET/strobe-agent" run --config "$BENCH/agent.toml"
+  host="$(uname -n)"
+  say "waiting for the first symbol files and the host's first word"
+  for ((i = 0; i < 60; i++)); do
+    "$TARGET/strobe" --config "$BENCH/strobe.toml" profile --host "$host" --duration 1s -o json \
+      >"$LOG/bench-on-demand.json" 2>"$LOG/bench-on-demand.log" && break
+    sleep 1
+  done
+  for ((i = 0; i < asks; i++)); do
+    began="$(date +%s%N)"
+    "$TARGET/strobe" --config "$BENCH/strobe.toml" profile --host "$host" --duration 10s -o json \
+      >"$LOG/bench-on-demand.json" 2>"$LOG/bench-on-demand.log" || die "a request failed" "see $LOG/bench-on-demand.log"
+    times+=($((($(date +%s%N) - began) / 1000000)))
+    # An answer is one only with a name in it.
+    python3 -c 'import json, sys; rows = json.load(sys.stdin)["top"]["rows"]; assert any(row["file"] or row["module"] for row in rows)' \
+      <"$LOG/bench-on-demand.json"
+    say "$((i + 1)) of $asks: ${times[-1]} ms"
+  done
+  median="$(printf '%s\n' "${times[@]}" | sort -n | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] / 1000 }')"
+  say "bound by: the run itself (10 s), the last batch's way to the store, and the signature"
+  echo "figure on_demand.first_result_s value=$median target<=13"
+  alert_to_running
+}
+
+# Posts alerts, one after the other, and sees when the profiler that each starts runs: the median, by the clock of this host alone.
+alert_to_running() {
+  local posted times=() i running
+  for ((i = 0; i < 20; i++)); do
+    posted="$(date +%s%6N)"
+    curl -sSf -o /dev/null "http://127.0.0.1:$ALERTS_PORT/webhook" --data-binary @- <<JSON
+{"version": "4", "alerts": [{"status": "firing", "labels": {"alertname": "Bench"}, "fingerprint": "$posted",
+ "startsAt": "2026-01-31T12:00:00Z"}]}
+JSON
+    for ((; ;)); do
+      running="$("$TARGET/strobe" --config "$BENCH/strobe.toml" runs list --since -1m -o json |
+        python3 -c 'import json, sys
+posted = int(sys.argv[1])
+since = [h["running_since_us"] for r in json.load(sys.stdin) for h in r["hosts"].values()]
+print(min((s for s in since if s and s > posted), default=""))' "$posted")"
+      [[ -z $running ]] || break
+      (($(date +%s%6N) - posted < 30000000)) || die "an alert started nothing" "see $LOG/bench-trigger.log"
+    done
+    times+=($(((running - posted) / 1000)))
+    sleep 2
+  done
+  say "bound by: the webhook, four messages over the bus, and the agent's two readings of it"
+  echo "figure on_demand.alert_to_running_ms value=$(printf '%s\n' "${times[@]}" | sort -n | sed -n 10p) target<1000"
+}
+
 main() {
   local name="${1:-}"
   case "$name" in
-    agent | unwind | wire | pipeline | storage | sampling | stacks | symbols) shift ;;
+    agent | unwind | wire | pipeline | storage | sampling | stacks | symbols | on-demand) shift ;;
     -h | --help | help) usage; return ;;
     *) usage >&2; return 2 ;;
   esac
   mkdir -p "$BENCH" "$LOG"
-  [[ -x $TARGET/strobe-agent && -x $TARGET/examples/bench_$name ]] || die "the benchmark is not built" "make build"
-  "bench_$name" "$@"
+  # This one asks the product itself.
+  local program="$TARGET/examples/bench_$name"
+  [[ $name != on-demand ]] || program="$TARGET/strobe"
+  [[ -x $TARGET/strobe-agent && -x $program ]] || die "the benchmark is not built" "make build"
+  "bench_${name//-/_}" "$@"
 }
 
 main "$@"

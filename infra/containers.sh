@@ -11,7 +11,7 @@ PROJECT="${STROBE_PROJECT:-strobe}"
 export STROBE_HOST="${STROBE_HOST:-$(uname -n)}"
 # Longest wait until every part runs, on a machine that is busy with other things too.
 WAIT="${STROBE_CONTAINERS_WAIT:-180}"
-PARTS=(broker engine processor sink agent)
+PARTS=(broker engine processor sink trigger agent)
 
 usage() {
   cat <<USAGE

@@ -166,3 +166,20 @@ stop_pidfile() {
   fi
   rm -f "$pidfile"
 }
+
+# make_signer FOLDER - a key in FOLDER/asker with which whoever works on this host asks for profiles, and FOLDER/signers.toml, by which
+# agents here let it; both made once.
+make_signer() {
+  local folder="$1"
+  mkdir -p "$folder"
+  [[ -f $folder/asker ]] || ssh-keygen -q -t ed25519 -N '' -C "$(id -un)@$(uname -n)" -f "$folder/asker"
+  [[ -f $folder/signers.toml ]] && return
+  cat >"$folder/signers.toml" <<TOML
+# Who may ask the agents of this host for what. Each entry is a person's or a service's SSH key.
+[[signer]]
+principal = "$(id -un)@$(uname -n)"
+key = "$(cut -d ' ' -f 1,2 "$folder/asker.pub")"
+may = ["profile", "cancel"]
+TOML
+  chmod 644 "$folder/signers.toml"
+}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole system on this host: broker, engine, processor, sink, agent. Each is a process of its own.
+# The whole system on this host: broker, engine, processor, sink, trigger, agent. Each is a process of its own.
 set -euo pipefail
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -18,7 +18,7 @@ usage() {
   cat <<USAGE
 usage: stack.sh up|down|status|config
 
-  up       start broker, engine, processor, sink and agent; what already runs stays as it is
+  up       start broker, engine, processor, sink, trigger and agent; what already runs stays as it is
   down     stop them, the agent first, so that what it took still gets through
   status   one line for each
   config   write strobe.toml and agent.toml to $CONFIG and print the folder
@@ -32,6 +32,7 @@ engine_name() { if [[ $ENGINE_PORT == 8123 ]]; then echo clickhouse; else echo "
 
 write_config() {
   mkdir -p "$CONFIG" "$STROBE_HOME/data/symbols" "$STROBE_HOME/data/agent"
+  make_signer "$CONFIG"
   cat >"$CONFIG/strobe.toml" <<TOML
 # Written by infra/stack.sh for the stack on this host.
 [bus]
@@ -46,12 +47,16 @@ reader_password_file = "$STROBE_HOME/data/$(engine_name).reader.password"
 
 [processor]
 symbol_store = "$STROBE_HOME/data/symbols"
+
+[ask]
+key = "$CONFIG/asker"
 TOML
   cat >"$CONFIG/agent.toml" <<TOML
 # Written by infra/stack.sh for the stack on this host.
 state_dir = "$STROBE_HOME/data/agent"
 symbol_store = "$STROBE_HOME/data/symbols"
 frequency_hz = $FREQUENCY
+signers = "$CONFIG/signers.toml"
 
 [bus]
 bootstrap = "127.0.0.1:$KAFKA_PORT"
@@ -104,6 +109,7 @@ up() {
   "$BIN/strobe" --config "$CONFIG/strobe.toml" stacks apply --shipped --unless-any
   start_part processor "$BIN/strobe" --config "$CONFIG/strobe.toml" run processor
   start_part sink "$BIN/strobe" --config "$CONFIG/strobe.toml" run sink
+  start_part trigger "$BIN/strobe" --config "$CONFIG/strobe.toml" run trigger
   start_agent
 }
 
@@ -111,6 +117,7 @@ down() {
   as_root "$HERE/stack.sh" stop-agent
   stop_pidfile "$RUN/processor.pid" 30
   stop_pidfile "$RUN/sink.pid" 30
+  stop_pidfile "$RUN/trigger.pid" 30
   "$HERE/clickhouse/engine.sh" stop --port "$ENGINE_PORT"
   "$HERE/kafka/broker.sh" stop --port "$KAFKA_PORT"
   say "everything is stopped; what was stored stays in $STROBE_HOME/data"
@@ -118,7 +125,7 @@ down() {
 
 status() {
   local name pid
-  for name in agent processor sink; do
+  for name in agent processor sink trigger; do
     if pid="$(pidfile_pid "$RUN/$name.pid")"; then say "$name: runs (pid $pid)"; else say "$name: not running"; fi
   done
   "$HERE/kafka/broker.sh" status --port "$KAFKA_PORT" || true

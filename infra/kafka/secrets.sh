@@ -7,7 +7,7 @@ HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$HERE/../lib.sh"
 
 # The processes of Strobe, and who administers the broker.
-PRINCIPALS=(admin strobe-agent strobe-processor strobe-sink strobe-tuner strobe-setup strobe-reader)
+PRINCIPALS=(admin strobe-agent strobe-processor strobe-sink strobe-tuner strobe-trigger strobe-alerts strobe-asker strobe-setup strobe-reader)
 DAYS="${STROBE_CERTIFICATE_DAYS:-365}"
 
 usage() {

@@ -123,6 +123,7 @@ impl Cluster {
                 text(&format_args!("{}.processor", self.name)),
             ),
             ("sink", "group", text(&format_args!("{}.sink", self.name))),
+            ("trigger", "group", text(&format_args!("{}.trigger", self.name))),
         ];
         let agent = [
             ("", "state_dir", file(self.path("agent"))),
@@ -369,7 +370,7 @@ impl Cluster {
         let mut text = format!("logs are kept in {}\n", self.folder.display());
         let shared = ["broker.log", "engine.log"];
         let shared = self.turn.stack().map(|stack| shared.map(|name| stack.path(name)));
-        let own = ["agent.log", "processor.log", "sink.log"].map(|name| self.path(name));
+        let own = ["agent.log", "processor.log", "sink.log", "trigger.log"].map(|name| self.path(name));
         for path in own.into_iter().chain(shared.into_iter().flatten()) {
             // A text that is too long for memory cannot be shown either.
             let _ = write!(text, "-- {}\n{}\n", path.display(), tail(&path, LOG_LINES));

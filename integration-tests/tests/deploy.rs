@@ -28,7 +28,7 @@ fn program(test: &str, name: &str, remedy: &str) -> Option<PathBuf> {
 
 const HELM: &str = "go install helm.sh/helm/v3/cmd/helm@v3.19.0, with GOBIN=$STROBE_HOME/tools/bin";
 /// Values that switch on everything that is off.
-const EVERYTHING: &str = "busSecrets.agent=a,busSecrets.processor=p,busSecrets.sink=s,busSecrets.setup=u,\
+const EVERYTHING: &str = "busSecrets.agent=a,busSecrets.processor=p,busSecrets.sink=s,busSecrets.trigger=t,busSecrets.setup=u,\
                           symbols.existingClaim=c,networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b";
 
 fn helm(helm: &PathBuf, arguments: &[&str]) -> Result<String> {
@@ -204,8 +204,8 @@ fn every_pod_but_the_agents_is_restricted() -> Result<()> {
         }
     }
     ensure!(
-        pods == 4,
-        "{pods} pods: agent, processor, sink and setup were expected"
+        pods == 5,
+        "{pods} pods: agent, processor, sink, trigger and setup were expected"
     );
     Ok(())
 }
@@ -242,8 +242,9 @@ fn the_chart_keeps_secrets_apart() -> Result<()> {
     ensure!(secrets("DaemonSet", "agent") == set(&["a"]));
     ensure!(secrets("Deployment", "processor") == set(&["p"]));
     ensure!(secrets("Deployment", "sink") == set(&["s", "strobe-clickhouse-writer"]));
+    ensure!(secrets("Deployment", "trigger") == set(&["t"]));
     ensure!(secrets("Job", "setup") == set(&["u", "strobe-clickhouse-writer"]));
-    for part in ["agent", "processor", "sink", "setup"] {
+    for part in ["agent", "processor", "sink", "trigger", "setup"] {
         let policy = objects
             .iter()
             .find(|object| object["kind"] == "NetworkPolicy" && name(object).ends_with(part))
@@ -286,7 +287,7 @@ fn units_are_hardened() -> Result<()> {
     let Some(program) = program("units_are_hardened", "systemd-analyze", "apt-get install systemd") else {
         return Ok(());
     };
-    for (unit, most) in [("agent", 35), ("processor", 25), ("sink", 25)] {
+    for (unit, most) in [("agent", 35), ("processor", 25), ("sink", 25), ("trigger", 25)] {
         let path = repository().join(format!("infra/systemd/strobe-{unit}.service"));
         let output = Command::new(&program)
             .args([

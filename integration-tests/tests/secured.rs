@@ -13,11 +13,14 @@ use strobe_bus::{Bus, BusSettings, Consumer, Event, Outgoing, Producer};
 use strobe_integration_tests::stack::free_ports;
 use strobe_integration_tests::{Cluster, Need, home, journey, repository};
 
-const ROLES: [&str; 6] = [
+const ROLES: [&str; 9] = [
     "strobe-agent",
     "strobe-processor",
     "strobe-sink",
     "strobe-tuner",
+    "strobe-trigger",
+    "strobe-alerts",
+    "strobe-asker",
     "strobe-setup",
     "strobe-reader",
 ];
@@ -313,7 +316,9 @@ fn everybody_does_their_work_and_nothing_else() -> Result<()> {
             let groups = table.get(&(role.to_owned(), "Read".to_owned()));
             let own = groups.and_then(|all| {
                 all.iter().find(|name| {
-                    name.ends_with(".processor") || name.ends_with(".sink") || name.ends_with("-tuner")
+                    [".processor", ".sink", ".trigger", "-tuner"]
+                        .iter()
+                        .any(|group| name.ends_with(group))
                 })
             });
             // Who has no group of its own tries somebody else's; who has one may not read what is not its own with it.

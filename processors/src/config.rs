@@ -1,13 +1,16 @@
 //! The part `[processor]` of a configuration, as written and as proved.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use strobe_bus::BusSettings;
+use strobe_signing::SigningKey;
 use strobe_symbols::{ConvertLimits, Limits};
 
 use crate::error::ProcessorError;
+use crate::trigger::{RULES_MAX, RuleConfig};
 
 /// As written.
 #[derive(Debug, Clone, Deserialize)]
@@ -94,6 +97,76 @@ pub struct TunerSettings {
     pub bus: BusSettings,
     /// Consumer group.
     pub group: String,
+}
+
+/// The part `[trigger]`, as written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TriggerConfig {
+    /// Consumer group; triggers of one group share the partitions.
+    pub group: String,
+    /// The SSH key, without a passphrase, that signs what rules ask for. Hosts obey it as far as their files of signers say.
+    pub key: PathBuf,
+    /// Which alerts start which profilers.
+    pub rule: Vec<RuleConfig>,
+}
+
+impl Default for TriggerConfig {
+    fn default() -> Self {
+        Self {
+            group: "strobe-trigger".into(),
+            key: PathBuf::new(),
+            rule: Vec::new(),
+        }
+    }
+}
+
+impl TriggerConfig {
+    /// Returns the settings that it stands for.
+    ///
+    /// # Errors
+    /// [`ProcessorError`] names the rule or the key, and the remedy.
+    pub fn validate(self, bus: BusSettings) -> Result<TriggerSettings, ProcessorError> {
+        if self.rule.len() > RULES_MAX {
+            return Err(ProcessorError::Rule(format!(
+                "{} rules, of at most {RULES_MAX}",
+                self.rule.len()
+            )));
+        }
+        for (at, rule) in self.rule.iter().enumerate() {
+            rule.validate().map_err(ProcessorError::Rule)?;
+            if self.rule[..at].iter().any(|other| other.name == rule.name) {
+                return Err(ProcessorError::Rule(format!(
+                    "two rules are called `{}`",
+                    rule.name
+                )));
+            }
+        }
+        let key = match (self.rule.is_empty(), self.key.as_os_str().is_empty()) {
+            (true, _) => None,
+            (false, true) => return Err(ProcessorError::NoTriggerKey),
+            (false, false) => Some(Arc::new(SigningKey::load(&self.key)?)),
+        };
+        Ok(TriggerSettings {
+            bus,
+            group: self.group,
+            key,
+            rules: self.rule,
+        })
+    }
+}
+
+/// The trigger's settings, as proved.
+#[derive(Debug, Clone)]
+pub struct TriggerSettings {
+    /// The bus.
+    pub bus: BusSettings,
+    /// Consumer group.
+    pub group: String,
+    /// What signs what rules ask for; nothing where there is no rule.
+    pub key: Option<Arc<SigningKey>>,
+    /// The rules.
+    pub rules: Vec<RuleConfig>,
 }
 
 /// As proved.

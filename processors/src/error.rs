@@ -27,6 +27,17 @@ pub enum ProcessorError {
     /// A plan cannot be put on the wire.
     #[error(transparent)]
     Encode(#[from] strobe_event::codec::EncodeError),
+    /// A trigger rule that cannot be meant.
+    #[error("{0}")]
+    Rule(String),
+    /// There are rules, and nothing that signs what they ask for.
+    #[error(
+        "`trigger.key` is empty: hosts run nothing unsigned; `ssh-keygen -t ed25519 -N '' -f FILE` makes a key"
+    )]
+    NoTriggerKey,
+    /// The key of the trigger, or what it is to sign.
+    #[error(transparent)]
+    Signing(#[from] strobe_signing::SigningError),
     /// The tuner's state cannot be written down.
     #[error("the tuner's state cannot be written down: {0}")]
     State(serde_json::Error),

@@ -26,11 +26,12 @@ pub mod symbolize;
 pub mod tag;
 pub mod telemetry;
 pub mod thin;
+pub mod trigger;
 pub mod tune;
 pub mod tuner;
 pub mod weigh;
 
-pub use config::{ProcessorConfig, Settings, TunerConfig, TunerSettings};
+pub use config::{ProcessorConfig, Settings, TriggerConfig, TriggerSettings, TunerConfig, TunerSettings};
 pub use error::ProcessorError;
 pub use service::{run, run_with};
-pub use telemetry::{ProcessorTelemetry, TunerTelemetry};
+pub use telemetry::{ProcessorTelemetry, TriggerTelemetry, TunerTelemetry};

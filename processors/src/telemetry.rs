@@ -166,6 +166,31 @@ pub struct TunerTelemetry {
     pub plans: Counter,
 }
 
+/// What the trigger counts.
+#[derive(Debug, Default)]
+pub struct TriggerTelemetry {
+    /// The turns of its loop.
+    pub pulse: Arc<Pulse>,
+    /// Requests read for the first time.
+    pub requests: Counter,
+    /// Of those, the ones that cannot be meant or are replays. Healthy: 0.
+    pub refused: Counter,
+    /// States said.
+    pub states: Counter,
+    /// Reports of hosts read.
+    pub reports: Counter,
+    /// Reports of requests or hosts that are not known. Healthy: 0.
+    pub unknown: Counter,
+    /// Messages that cannot be read. Healthy: 0.
+    pub unreadable: Counter,
+    /// Alerts read.
+    pub alerts: Counter,
+    /// Requests that rules made of them.
+    pub fired: Counter,
+    /// Alerts for which a rule had started enough already. Healthy: 0 but in storms.
+    pub damped: Counter,
+}
+
 #[cfg(test)]
 mod tests {
     use strobe_telemetry::METRICS;

@@ -19,6 +19,7 @@ use crate::plans::{self, Plans};
 use crate::procfs::wall_us;
 use crate::profilers::Profilers;
 use crate::publish::Publishing;
+use crate::requests::{self, Memory, Place, Proof};
 use crate::runner::{self, Beginning, Runner};
 use crate::sampling::Sampling;
 use crate::schedule::{self, Scheduling};
@@ -79,6 +80,7 @@ pub fn run_with(
         to_spool.clone(),
         Arc::clone(&status),
     );
+    let proof = Proof::load(&settings.signers)?;
     // First what may be refused, so that nothing runs when the agent cannot.
     let (to_sampling, prepared) = sync_channel(runner::QUEUE);
     let halt = Arc::new(Halt::new(&settings.stop_file));
@@ -131,6 +133,17 @@ pub fn run_with(
         let token = shutdown.clone();
         threads.push(start("plans", shutdown, move || {
             plans::run(&plans, &bus, &plans_file, &token)
+        })?);
+    }
+    if let Some(bus) = settings.bus.clone() {
+        let (asked, token) = (runner.clone(), shutdown.clone());
+        let memory = Memory::new(&settings.state_dir);
+        let place = Place {
+            host: settings.host.clone(),
+            region: settings.region().to_owned(),
+        };
+        threads.push(start("requests", shutdown, move || {
+            requests::run(place, &bus, memory, &proof, &asked, &token)
         })?);
     }
     threads.push(start("spooling", shutdown, move || spooling.run(&from_sampling))?);

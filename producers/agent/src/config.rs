@@ -32,6 +32,8 @@ pub struct AgentConfig {
     pub run_length: Duration,
     /// Whether batches are sent to the bus; otherwise they stay in the spool.
     pub publish: bool,
+    /// File of those who may ask for profiles here; empty: nobody.
+    pub signers: PathBuf,
     /// Bytes of the kernel's ring buffer; unset: 1 MiB for each CPU.
     pub ring_bytes: Option<usize>,
     /// Address of the endpoint for metrics and health, `127.0.0.1:9641` for example; empty: none.
@@ -137,6 +139,7 @@ impl Default for AgentConfig {
             frequency_hz: 101,
             run_length: Duration::from_secs(60),
             publish: true,
+            signers: PathBuf::new(),
             ring_bytes: None,
             admin: String::new(),
             bus: Bus::default(),
@@ -249,6 +252,8 @@ pub struct Settings {
     pub frequency_hz: u32,
     /// Length of a run.
     pub run_length: Duration,
+    /// Who may ask for profiles here.
+    pub signers: PathBuf,
     /// The bus, where batches are sent.
     pub bus: Option<BusSettings>,
     /// Bytes of the kernel's ring buffer.
@@ -273,6 +278,16 @@ pub struct Settings {
     pub capture: Option<PathBuf>,
     /// Time after which the agent stops by itself.
     pub duration: Option<Duration>,
+}
+
+impl Settings {
+    /// Returns the host's region: its label `region=…`; empty where it has none.
+    pub fn region(&self) -> &str {
+        let mut labels = self.schedule.labels.iter();
+        labels
+            .find_map(|label| label.strip_prefix("region="))
+            .unwrap_or_default()
+    }
 }
 
 impl AgentConfig {
@@ -356,6 +371,7 @@ impl AgentConfig {
             state_dir: self.state_dir,
             frequency_hz: self.frequency_hz,
             run_length: self.run_length,
+            signers: self.signers,
             bus,
             ring_bytes: self.ring_bytes,
             admin: Admin::parse("admin", &self.admin)?,

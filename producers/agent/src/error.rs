@@ -68,6 +68,9 @@ pub enum AgentError {
     /// The kept unwind tables.
     #[error(transparent)]
     Unwind(#[from] strobe_unwind::UnwindError),
+    /// The file of allowed signers.
+    #[error(transparent)]
+    Signing(#[from] strobe_signing::SigningError),
     /// The symbol store.
     #[error(transparent)]
     Store(#[from] strobe_store::StoreError),
@@ -79,6 +82,7 @@ impl AgentError {
         match self {
             Self::ConfigRead { .. }
             | Self::Config(_)
+            | Self::Signing(_)
             | Self::Bus(strobe_bus::Error::Config(_))
             | Self::Telemetry(TelemetryError::Address { .. }) => 78,
             Self::Bpf(strobe_bpf::Error::MissingCapability { .. }) => 77,

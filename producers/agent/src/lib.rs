@@ -1,6 +1,6 @@
 //! The agent: every host's flight recorder. Steps 1 to 9 of the path of one sample.
 //!
-//! Eight threads, each the owner of its state, joined by bounded queues:
+//! Nine threads, each the owner of its state, joined by bounded queues:
 //!
 //! | thread | file | does |
 //! |--|--|--|
@@ -9,6 +9,7 @@
 //! | scheduling | [`schedule`] | judges slots by the plans in force, and counts what became of each ([`presence`], [`coverage`]) |
 //! | runner | [`runner`] | begins what somebody asked for, where [`leases`] and the declared limits of [`profilers`] allow it |
 //! | plans | [`plans`] | follows the plans on the bus, and keeps them for the next start |
+//! | requests | [`requests`] | proves what is asked for on the bus, has the runner run it, and reports what becomes of it |
 //! | publishing | [`publish`] | sends what the spool holds; frees it on the broker's acknowledgement |
 //! | binaries | [`binaries`] | puts each newly seen binary into the symbol store, within limits |
 //! | tables | [`tables`] | makes the unwind tables of what is sampled, each once, in worker processes; [`unwinding`] puts them into the kernel |
@@ -49,6 +50,7 @@ pub mod presence;
 pub mod procfs;
 pub mod profilers;
 pub mod publish;
+pub mod requests;
 pub mod run;
 pub mod runner;
 pub mod sampling;

@@ -19,6 +19,12 @@ pub enum Role {
     Sink,
     /// `strobe run tuner`.
     Tuner,
+    /// `strobe run trigger`.
+    Trigger,
+    /// `strobe run alerts`.
+    Alerts,
+    /// `strobe profile`, `strobe runs`: people who ask for profiles.
+    Asker,
     /// `strobe topics apply`, and whoever configures stack schemas and sampling.
     Setup,
     /// `strobe status`, `doctor`, `dlq list`: people who look.
@@ -27,11 +33,14 @@ pub enum Role {
 
 impl Role {
     /// Every role.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Agent,
         Self::Processor,
         Self::Sink,
         Self::Tuner,
+        Self::Trigger,
+        Self::Alerts,
+        Self::Asker,
         Self::Setup,
         Self::Reader,
     ];
@@ -43,6 +52,9 @@ impl Role {
             Self::Processor => "strobe-processor",
             Self::Sink => "strobe-sink",
             Self::Tuner => "strobe-tuner",
+            Self::Trigger => "strobe-trigger",
+            Self::Alerts => "strobe-alerts",
+            Self::Asker => "strobe-asker",
             Self::Setup => "strobe-setup",
             Self::Reader => "strobe-reader",
         }
@@ -126,11 +138,13 @@ pub struct Groups<'a> {
     pub sink: &'a str,
     /// The tuners'.
     pub tuner: &'a str,
+    /// The triggers'.
+    pub trigger: &'a str,
 }
 
 /// Returns every right of every role, and no more: what is not here is refused by a broker with an authorizer.
 pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
-    use Role::{Agent, Processor, Reader, Setup, Sink, Tuner};
+    use Role::{Agent, Alerts, Asker, Processor, Reader, Setup, Sink, Trigger, Tuner};
     const WRITE: [&str; 2] = ["Write", "Describe"];
     const READ: [&str; 2] = ["Read", "Describe"];
     // A table that its writer reads back.
@@ -151,14 +165,20 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
     };
     let (raw, samples, runs, coverage) = (Topic::StacksRaw, Topic::Samples, Topic::Runs, Topic::Coverage);
     let (plans, hosts, tuner, config) = (Topic::Plans, Topic::Hosts, Topic::Tuner, Topic::Config);
+    let (requests, reports, alerts) = (Topic::Requests, Topic::Reports, Topic::Alerts);
     vec![
         right(
             Agent,
-            topics(&[raw, runs, coverage, hosts]),
+            topics(&[raw, runs, coverage, hosts, reports]),
             &WRITE,
             "what it samples, and what it says of that",
         ),
-        right(Agent, topics(&[plans]), &READ, "how it is to sample"),
+        right(
+            Agent,
+            topics(&[plans, requests]),
+            &READ,
+            "how it is to sample, and what is asked for",
+        ),
         right(Processor, topics(&[raw]), &READ, "what it names"),
         right(
             Processor,
@@ -193,6 +213,32 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
         right(Tuner, topics(&[tuner]), &KEEP, "what it remembers"),
         right(Tuner, dead(&[coverage]), &WRITE, "what it cannot read"),
         right(
+            Trigger,
+            topics(&[hosts, reports]),
+            &READ,
+            "which hosts there are, and what they say",
+        ),
+        right(Trigger, group(groups.trigger), &["Read"], "sharing partitions"),
+        right(
+            Trigger,
+            topics(&[requests]),
+            &KEEP,
+            "what is asked for, and what it says of that",
+        ),
+        right(
+            Trigger,
+            topics(&[alerts]),
+            &KEEP,
+            "alerts, and what rules made of them",
+        ),
+        right(Alerts, topics(&[alerts]), &WRITE, "alerts"),
+        right(
+            Asker,
+            topics(&[requests]),
+            &KEEP,
+            "what they ask for, and what becomes of it",
+        ),
+        right(
             Setup,
             all(),
             &["Create", "Describe", "DescribeConfigs", "AlterConfigs"],
@@ -213,6 +259,7 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
         right(Reader, group(groups.processor), &["Describe"], "lag"),
         right(Reader, group(groups.sink), &["Describe"], "lag"),
         right(Reader, group(groups.tuner), &["Describe"], "lag"),
+        right(Reader, group(groups.trigger), &["Describe"], "lag"),
     ]
 }
 
@@ -229,9 +276,11 @@ mod tests {
             processor: "p",
             sink: "s",
             tuner: "t",
+            trigger: "g",
         };
         let rights = rights(&settings, groups);
-        let kept = [Topic::Tuner, Topic::Config].map(|topic| Resource::Topic(vec![settings.topic(topic)]));
+        let kept = [Topic::Tuner, Topic::Config, Topic::Requests, Topic::Alerts]
+            .map(|topic| Resource::Topic(vec![settings.topic(topic)]));
         for role in Role::ALL {
             let own: Vec<&Right> = rights.iter().filter(|right| right.role == role).collect();
             assert!(!own.is_empty(), "{role:?}");
@@ -251,7 +300,7 @@ mod tests {
         assert_eq!(
             rights[0].command("User:a"),
             "--add --allow-principal User:a --operation Write --operation Describe --topic strobe.stacks.raw \
-             --topic strobe.runs --topic strobe.coverage --topic strobe.hosts"
+             --topic strobe.runs --topic strobe.coverage --topic strobe.hosts --topic strobe.reports"
         );
         // A topic that nobody may write, or nobody may read, was forgotten here.
         for topic in Topic::ALL {

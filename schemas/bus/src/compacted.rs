@@ -41,7 +41,19 @@ impl Compacted {
     /// # Errors
     /// [`Error::Unreachable`] and [`Error::TopicMissing`], which may heal: try again.
     pub fn open(settings: &BusSettings, topic: &str) -> Result<Self, Error> {
-        let doing = "reading a compacted topic";
+        Self::open_at(settings, topic, |_, from| {
+            from.set_all_offsets(Offset::Beginning)
+                .map_err(Error::kafka("reading a compacted topic"))
+        })
+    }
+
+    /// Returns a reader that stands where `place` puts it.
+    pub(crate) fn open_at(
+        settings: &BusSettings,
+        topic: &str,
+        place: impl FnOnce(&BaseConsumer<Logs>, &mut TopicPartitionList) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let doing = "reading a topic";
         // A group is named because librdkafka wants one; it is never joined and nothing is committed.
         let mut config = settings.consumer(Some("strobe-compacted"));
         config.set("enable.partition.eof", "true");
@@ -52,9 +64,9 @@ impl Compacted {
             .collect();
         let mut from = TopicPartitionList::new();
         for &partition in &unread {
-            from.add_partition_offset(topic, partition, Offset::Beginning)
-                .map_err(Error::kafka(doing))?;
+            from.add_partition(topic, partition);
         }
+        place(&base, &mut from)?;
         base.assign(&from).map_err(Error::kafka(doing))?;
         Ok(Self {
             base,

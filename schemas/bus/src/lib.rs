@@ -33,6 +33,7 @@ pub mod progress;
 pub mod resend;
 pub mod settings;
 pub mod shutdown;
+pub mod tail;
 pub mod telemetry;
 pub mod topics;
 
@@ -49,4 +50,5 @@ pub use producer::{Delivery, Producer};
 pub use resend::{Outcome, ResendingProducer, WindowFull, WindowLimits};
 pub use settings::{Bus, BusSettings};
 pub use shutdown::Shutdown;
+pub use tail::Tail;
 pub use topics::{MESSAGE_BYTES_MAX, TOPIC_BYTES_MAX, Topic, TopicSpec};

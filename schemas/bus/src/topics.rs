@@ -40,6 +40,12 @@ pub enum Topic {
     Tuner,
     /// What people configure for the fleet, by name; compacted.
     Config,
+    /// Profiles that are asked for, and what became of them, by request.
+    Requests,
+    /// What agents say of requests, by request.
+    Reports,
+    /// Alerts, and which requests rules made of them.
+    Alerts,
 }
 
 /// What happens to old messages of a topic.
@@ -77,6 +83,8 @@ pub struct TopicSpec {
     pub cleanup: Cleanup,
     /// Copies of each message.
     pub replication_factor: i32,
+    /// Whether messages bear the time at which the broker took them, not that at which their producer sent them.
+    pub broker_time: bool,
 }
 
 impl TopicSpec {
@@ -92,6 +100,9 @@ impl TopicSpec {
             ("min.insync.replicas", in_sync.to_string()),
             ("retention.ms", self.retention.as_millis().to_string()),
         ];
+        if self.broker_time {
+            config.push(("message.timestamp.type", "LogAppendTime".to_owned()));
+        }
         if self.cleanup == Cleanup::Compact {
             // Only closed segments are compacted, and every reader reads the topic from its start.
             config.push(("segment.ms", HOUR.as_millis().to_string()));
@@ -102,7 +113,7 @@ impl TopicSpec {
 
 impl Topic {
     /// Every topic, in the order of the path.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::StacksRaw,
         Self::Samples,
         Self::Runs,
@@ -111,11 +122,17 @@ impl Topic {
         Self::Hosts,
         Self::Tuner,
         Self::Config,
+        Self::Requests,
+        Self::Reports,
+        Self::Alerts,
     ];
 
-    /// Those whose messages are events, and each of them is processed: what cannot be goes to the dead letters. The others
-    /// are tables, of which the newest message of a key is true.
+    /// Those whose messages are events, and each of them is processed: what cannot be goes to the dead letters.
     pub const STREAMS: [Self; 4] = [Self::StacksRaw, Self::Samples, Self::Runs, Self::Coverage];
+
+    /// Those that are tables, of which the newest message of a key is true. What is neither, is a conversation: it is read
+    /// from some time on, and what cannot be read asks for nothing.
+    pub const TABLES: [Self; 4] = [Self::Plans, Self::Hosts, Self::Tuner, Self::Config];
 
     /// Returns the name without the prefix.
     pub fn stem(self) -> &'static str {
@@ -128,6 +145,9 @@ impl Topic {
             Self::Hosts => "hosts",
             Self::Tuner => "tuner",
             Self::Config => "config",
+            Self::Requests => "requests",
+            Self::Reports => "reports",
+            Self::Alerts => "alerts",
         }
     }
 
@@ -141,6 +161,7 @@ impl Topic {
         match self {
             Self::StacksRaw | Self::Samples => 3 * DAY,
             Self::Runs | Self::Coverage | Self::Plans | Self::Hosts | Self::Tuner | Self::Config => 7 * DAY,
+            Self::Requests | Self::Reports | Self::Alerts => 7 * DAY,
         }
     }
 
@@ -149,16 +170,19 @@ impl Topic {
         let is_stream = Self::STREAMS.contains(&self);
         let live = TopicSpec {
             name: self.name(prefix),
-            partitions,
+            // Rules count what they have started: all alerts pass by one that counts.
+            partitions: if self == Self::Alerts { 1 } else { partitions },
             keyed: true,
             retention: self.retention(),
             message_bytes_max: TOPIC_BYTES_MAX,
-            cleanup: if is_stream {
-                Cleanup::Delete
-            } else {
+            cleanup: if Self::TABLES.contains(&self) {
                 Cleanup::Compact
+            } else {
+                Cleanup::Delete
             },
             replication_factor,
+            // What is asked expires by one clock, whoever's stands wrong.
+            broker_time: matches!(self, Self::Requests | Self::Reports | Self::Alerts),
         };
         let dead = TopicSpec {
             name: dead_letter_name(&live.name),
@@ -197,7 +221,10 @@ mod tests {
                 "strobe.plans",
                 "strobe.hosts",
                 "strobe.tuner",
-                "strobe.config"
+                "strobe.config",
+                "strobe.requests",
+                "strobe.reports",
+                "strobe.alerts"
             ]
         );
         let [live, dead] = &Topic::Runs.specs("x.", 4, 3)[..] else {
@@ -209,21 +236,26 @@ mod tests {
         assert!(dead.message_bytes_max > live.message_bytes_max);
     }
 
-    /// Checks that tables are compacted and have no dead letters, and that streams are neither.
+    /// Checks that tables are compacted, that streams alone have dead letters, and that requests have the broker's time.
     #[test]
     fn tables_are_compacted() {
         for topic in Topic::ALL {
             let specs = topic.specs("x.", 4, 1);
             let stream = Topic::STREAMS.contains(&topic);
             assert_eq!(specs.len(), if stream { 2 } else { 1 });
+            let table = Topic::TABLES.contains(&topic);
+            assert!(!(stream && table), "{topic:?}");
             let policy = (
                 "cleanup.policy",
-                if stream { "delete" } else { "compact" }.to_owned(),
+                if table { "compact" } else { "delete" }.to_owned(),
             );
             assert!(
                 specs.iter().all(|spec| spec.config().contains(&policy)),
                 "{topic:?}"
             );
+            let time = ("message.timestamp.type", "LogAppendTime".to_owned());
+            let by_broker = specs.iter().any(|spec| spec.config().contains(&time));
+            assert_eq!(by_broker, !stream && !table, "{topic:?}");
         }
     }
 }

@@ -13,6 +13,7 @@
 //! * What a stack is called may change; its [`StackKey`] never does, since it is made of frames as they were on
 //!   the wire.
 
+pub mod alert;
 pub mod binary;
 pub mod codec;
 pub mod config;
@@ -22,6 +23,7 @@ pub mod identity;
 pub mod key;
 pub mod outcome;
 pub mod raw;
+pub mod request;
 pub mod run;
 pub mod samples;
 pub mod sampling;
@@ -32,6 +34,7 @@ pub mod stack;
 pub mod synthetic;
 pub mod tags;
 
+pub use alert::{Alert, AlertAnswer, AlertStatus};
 pub use binary::{Binary, BinaryKind, BuildId};
 pub use config::StackSchemaFile;
 pub use frame::{Frames, Reason};
@@ -40,6 +43,7 @@ pub use identity::{Epoch, Identity, Part};
 pub use key::{ContextKey, FrameKey, StackKey};
 pub use outcome::{DropCount, DropReason};
 pub use raw::{CpuCounts, Process, RawBatch, Samples, Threads};
+pub use request::{Action, HostReport, Phase, Request, RequestId, RequestState, SignedRequest, Step};
 pub use run::{Cause, RunEvent, RunHead, RunId, RunState};
 pub use samples::{Locations, SamplesBatch, Weight};
 pub use sampling::{CoverageRecord, CpuSource, HostRecord, PlanRecord, TunerRecord, WHOLE_HOST};

@@ -19,7 +19,7 @@ use proptest::sample::Index;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use strobe_event::codec::{self, ALLOCATED_PER_BYTE_MAX, Wire};
 use strobe_event::synthetic::{self, Shape};
-use strobe_event::{HostRecord, RawBatch, RunEvent, SamplesBatch, TunerRecord};
+use strobe_event::{HostRecord, RawBatch, Request, RunEvent, SamplesBatch, SignedRequest, TunerRecord};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -90,7 +90,9 @@ proptest! {
             .max(allocated::<SamplesBatch>(&bytes))
             .max(allocated::<RunEvent>(&bytes))
             .max(allocated::<TunerRecord>(&bytes))
-            .max(allocated::<HostRecord>(&bytes));
+            .max(allocated::<HostRecord>(&bytes))
+            .max(allocated::<Request>(&bytes))
+            .max(allocated::<SignedRequest>(&bytes));
         // Twice: what is counted is all that was asked for, and a vector that grows asks again for what it holds.
         let allowed = ALLOCATED_BASE + 2 * ALLOCATED_PER_BYTE_MAX * bytes.len();
         prop_assert!(most <= allowed, "{} bytes for {} of input, {} allowed", most, bytes.len(), allowed);

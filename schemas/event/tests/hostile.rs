@@ -12,10 +12,13 @@ mod generate;
 use proptest::prelude::*;
 use strobe_event::codec;
 use strobe_event::synthetic::{Shape, Workload};
-use strobe_event::{CoverageRecord, HostRecord, PlanRecord, RawBatch, RunEvent, SamplesBatch, TunerRecord};
+use strobe_event::{
+    CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request, RequestState, RunEvent,
+    SamplesBatch, SignedRequest, TunerRecord,
+};
 
-/// Returns whether `bytes` are a raw batch, a samples batch, a run event, or one of the records of sampling.
-fn all(bytes: &[u8]) -> [bool; 7] {
+/// Returns whether `bytes` are a raw batch, a samples batch, a run event, or one of the records of sampling and requests.
+fn all(bytes: &[u8]) -> [bool; 11] {
     [
         codec::decode::<RawBatch>(bytes).is_ok(),
         codec::decode::<SamplesBatch>(bytes).is_ok(),
@@ -24,6 +27,10 @@ fn all(bytes: &[u8]) -> [bool; 7] {
         codec::decode::<PlanRecord>(bytes).is_ok(),
         codec::decode::<TunerRecord>(bytes).is_ok(),
         codec::decode::<HostRecord>(bytes).is_ok(),
+        codec::decode::<Request>(bytes).is_ok(),
+        codec::decode::<SignedRequest>(bytes).is_ok(),
+        codec::decode::<RequestState>(bytes).is_ok(),
+        codec::decode::<HostReport>(bytes).is_ok(),
     ]
 }
 
@@ -61,11 +68,15 @@ fn other_values_are_refused() {
     .samples_batch(0);
     assert_eq!(
         all(&codec::encode(&batch.raw).expect("encodable")),
-        [true, false, false, false, false, false, false]
+        [
+            true, false, false, false, false, false, false, false, false, false, false
+        ]
     );
     assert_eq!(
         all(&codec::encode(&batch).expect("encodable")),
-        [false, true, false, false, false, false, false]
+        [
+            false, true, false, false, false, false, false, false, false, false, false
+        ]
     );
 }
 

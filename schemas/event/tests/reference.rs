@@ -19,7 +19,8 @@ use serde::de::DeserializeOwned;
 use strobe_event::codec::{self, Wire};
 use strobe_event::synthetic::{Shape, Workload};
 use strobe_event::{
-    CoverageRecord, HostRecord, PlanRecord, RawBatch, RunEvent, SamplesBatch, StackSchemaFile, TunerRecord,
+    Alert, AlertAnswer, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request, RequestState,
+    RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
 };
 
 fn schema(id: u32) -> Schema {
@@ -88,6 +89,27 @@ proptest! {
     #[test]
     fn stack_schemas_are_theirs(file in generate::stack_schema()) {
         agrees::<StackSchemaFile, mirror::StackSchemaFile>(&file, &schema(codec::SCHEMA_ID_STACK_SCHEMA));
+    }
+
+    /// Checks the same of requests and what becomes of them.
+    #[test]
+    fn requests_are_theirs(
+        request in generate::request(),
+        signed in generate::signed_request(),
+        state in generate::request_state(),
+        report in generate::host_report(),
+    ) {
+        agrees::<Request, mirror::Request>(&request, &schema(codec::SCHEMA_ID_REQUEST));
+        agrees::<SignedRequest, mirror::SignedRequest>(&signed, &schema(codec::SCHEMA_ID_SIGNED_REQUEST));
+        agrees::<RequestState, mirror::RequestState>(&state, &schema(codec::SCHEMA_ID_REQUEST_STATE));
+        agrees::<HostReport, mirror::HostReport>(&report, &schema(codec::SCHEMA_ID_HOST_REPORT));
+    }
+
+    /// Checks the same of alerts and what rules made of them.
+    #[test]
+    fn alerts_are_theirs(alert in generate::alert(), answer in generate::alert_answer()) {
+        agrees::<Alert, mirror::Alert>(&alert, &schema(codec::SCHEMA_ID_ALERT));
+        agrees::<AlertAnswer, mirror::AlertAnswer>(&answer, &schema(codec::SCHEMA_ID_ALERT_ANSWER));
     }
 
     /// Checks the same of what is said of sampling.

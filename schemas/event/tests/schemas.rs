@@ -11,11 +11,13 @@ use apache_avro::Schema;
 use apache_avro::rabin::Rabin;
 use serde_json::Value;
 use strobe_event::codec::{
-    SCHEMA_ID_COVERAGE, SCHEMA_ID_HOST, SCHEMA_ID_PLAN, SCHEMA_ID_RAW_BATCH, SCHEMA_ID_RUN_EVENT,
-    SCHEMA_ID_SAMPLES_BATCH, SCHEMA_ID_SAMPLES_BATCH_1, SCHEMA_ID_STACK_SCHEMA, SCHEMA_ID_TUNER, schema_text,
+    SCHEMA_ID_ALERT, SCHEMA_ID_ALERT_ANSWER, SCHEMA_ID_COVERAGE, SCHEMA_ID_HOST, SCHEMA_ID_HOST_REPORT,
+    SCHEMA_ID_PLAN, SCHEMA_ID_RAW_BATCH, SCHEMA_ID_REQUEST, SCHEMA_ID_REQUEST_STATE, SCHEMA_ID_RUN_EVENT,
+    SCHEMA_ID_SAMPLES_BATCH, SCHEMA_ID_SAMPLES_BATCH_1, SCHEMA_ID_SIGNED_REQUEST, SCHEMA_ID_STACK_SCHEMA,
+    SCHEMA_ID_TUNER, schema_text,
 };
 
-const IDS: [u32; 9] = [
+const IDS: [u32; 15] = [
     SCHEMA_ID_RAW_BATCH,
     SCHEMA_ID_SAMPLES_BATCH_1,
     SCHEMA_ID_RUN_EVENT,
@@ -25,6 +27,12 @@ const IDS: [u32; 9] = [
     SCHEMA_ID_TUNER,
     SCHEMA_ID_SAMPLES_BATCH,
     SCHEMA_ID_STACK_SCHEMA,
+    SCHEMA_ID_REQUEST,
+    SCHEMA_ID_SIGNED_REQUEST,
+    SCHEMA_ID_REQUEST_STATE,
+    SCHEMA_ID_HOST_REPORT,
+    SCHEMA_ID_ALERT,
+    SCHEMA_ID_ALERT_ANSWER,
 ];
 
 fn json(id: u32) -> Value {
@@ -64,7 +72,7 @@ fn the_wire_is_frozen() {
             Schema::parse_str(schema_text(id).expect("a frozen schema")).expect("a schema that parses");
         schema.fingerprint::<Rabin>().to_string()
     };
-    assert_eq!(IDS, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(IDS, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
     assert_eq!(
         IDS.map(fingerprint),
         [
@@ -76,17 +84,39 @@ fn the_wire_is_frozen() {
             "128f052f5ba8b079",
             "2b42e4f260e9204a",
             "d981254457f0d3b2",
-            "77c0b0842a1223da"
+            "77c0b0842a1223da",
+            "6229ba2b20cb6901",
+            "d663ecb75c303699",
+            "3272eb26e268b0d3",
+            "7900f5aae64bfe00",
+            "8898389f99043e01",
+            "802d4b736e5819b4"
         ]
     );
     assert_eq!(schema_text(0), None);
-    assert_eq!(schema_text(10), None);
+    assert_eq!(schema_text(16), None);
 }
 
 /// Checks that what stands in several schemas is the same in each.
 #[test]
 fn shared_records_are_the_same() {
-    let [raw, first, event, _, plan, _, tuner, samples, _] = IDS.map(json);
+    let [
+        raw,
+        first,
+        event,
+        _,
+        plan,
+        _,
+        tuner,
+        samples,
+        _,
+        request,
+        signed,
+        state,
+        report,
+        _,
+        answer,
+    ] = IDS.map(json);
     for samples in [&first, &samples] {
         assert_eq!(definition(&raw, "RawBatch"), definition(samples, "RawBatch"));
         assert_eq!(definition(&first, "Locations"), definition(samples, "Locations"));
@@ -95,6 +125,16 @@ fn shared_records_are_the_same() {
         assert_eq!(definition(&raw, name), definition(&event, name), "{name}");
     }
     assert_eq!(definition(&plan, "Plan"), definition(&tuner, "Plan"));
+    for of_request in [&signed, &state, &report, &answer] {
+        assert_eq!(
+            definition(&request, "RequestId"),
+            definition(of_request, "RequestId")
+        );
+    }
+    for of_run in [&state, &report] {
+        assert_eq!(definition(&raw, "RunId"), definition(of_run, "RunId"));
+    }
+    assert_eq!(definition(&state, "AgentLife"), definition(&report, "AgentLife"));
 }
 
 /// Checks that every record and field says what it is, and that all names are in the namespace.
@@ -117,7 +157,12 @@ fn every_field_is_documented() {
                 fields += of_record.len();
             }
         });
-        let least = if id == SCHEMA_ID_STACK_SCHEMA { 6 } else { 7 };
+        let least = match id {
+            SCHEMA_ID_SIGNED_REQUEST => 3,
+            SCHEMA_ID_ALERT_ANSWER => 5,
+            SCHEMA_ID_STACK_SCHEMA => 6,
+            _ => 7,
+        };
         assert!(fields >= least, "schema {id} has {fields} fields");
     }
 }

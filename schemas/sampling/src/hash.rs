@@ -29,6 +29,8 @@ pub enum Purpose {
     Offset = 3,
     /// Whether a sample stays under a limit.
     Keep = 4,
+    /// Which hosts a request picks.
+    Request = 5,
 }
 
 /// Whose draws: one key for each use, salt, profiler and host.

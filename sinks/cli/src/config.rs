@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use strobe_alerts::AlertsConfig;
 use strobe_bus::{Bus, BusSettings};
 use strobe_explore::{ClickHouse, ClickHouseConfig};
-use strobe_processor::{ProcessorConfig, TunerConfig};
+use strobe_processor::{ProcessorConfig, TriggerConfig, TunerConfig};
 use strobe_sink::SinkConfig;
 
+use crate::asking::AskConfig;
 use crate::error::CliError;
 
 /// Where the configuration is looked for when nobody names it.
@@ -26,10 +28,16 @@ pub struct Config {
     pub processor: ProcessorConfig,
     /// The tuner.
     pub tuner: TunerConfig,
+    /// The trigger.
+    pub trigger: TriggerConfig,
     /// The sink.
     pub sink: SinkConfig,
     /// Symbols for other tools.
     pub symbols: Symbols,
+    /// Taking alerts.
+    pub alerts: AlertsConfig,
+    /// Asking for profiles.
+    pub ask: AskConfig,
     /// Endpoints for metrics and health.
     pub admin: Admins,
 }
@@ -58,6 +66,8 @@ pub struct Admins {
     pub processor: String,
     /// The sink's, `127.0.0.1:9643` for example.
     pub sink: String,
+    /// The trigger's, `127.0.0.1:9644` for example.
+    pub trigger: String,
 }
 
 /// The section `[clickhouse]`: one server, two users. Views and queries are the reader's, tables and rows the writer's.

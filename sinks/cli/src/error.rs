@@ -25,6 +25,12 @@ pub enum CliError {
     /// The bus.
     #[error(transparent)]
     Bus(#[from] strobe_bus::Error),
+    /// The webhook.
+    #[error(transparent)]
+    Alerts(#[from] strobe_alerts::AlertsError),
+    /// A signature.
+    #[error(transparent)]
+    Signing(#[from] strobe_signing::SigningError),
     /// The processor.
     #[error(transparent)]
     Processor(#[from] strobe_processor::ProcessorError),
@@ -101,13 +107,18 @@ impl CliError {
             | Self::Processor(strobe_processor::ProcessorError::Schemas(_))
             | Self::Explore(strobe_explore::Error::Selection(_)) => 2,
             Self::NothingStored { .. } => 3,
-            Self::ConfigRead { .. } | Self::Config(_) => 78,
+            Self::ConfigRead { .. }
+            | Self::Config(_)
+            | Self::Alerts(strobe_alerts::AlertsError::Address(_)) => 78,
             Self::Explore(
                 strobe_explore::Error::Setting { .. } | strobe_explore::Error::PasswordFile { .. },
             )
             | Self::Bus(strobe_bus::Error::Config(_))
             | Self::Processor(
                 strobe_processor::ProcessorError::NoSymbolStore
+                | strobe_processor::ProcessorError::NoTriggerKey
+                | strobe_processor::ProcessorError::Rule(_)
+                | strobe_processor::ProcessorError::Signing(_)
                 | strobe_processor::ProcessorError::ZeroLimit(_),
             )
             | Self::Telemetry(strobe_telemetry::TelemetryError::Address { .. })

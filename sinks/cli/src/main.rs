@@ -3,6 +3,7 @@
 //! Each command is a file in `commands/`; what several share is in `config`, `times`, `selection` and `render`. Answers go
 //! to standard output, everything else to standard error; the exit code says how it went.
 
+mod asking;
 mod commands;
 mod config;
 mod error;
@@ -30,7 +31,8 @@ use crate::error::CliError;
                   usage\n  3   nothing is stored of what was asked for\n  69  a part cannot be reached\n  78  the configuration is wrong\n\nEXAMPLES\n  strobe top --since \
                   -15m\n  strobe top --service orders --by line\n  strobe flamegraph --since -1h --output cpu.svg\n  strobe \
                   top --since -10m --baseline now-1h10m..now-1h\n  strobe query 'SELECT service, sum(fleet_weight) FROM \
-                  samples GROUP BY service'\n  strobe status\n  strobe doctor"
+                  samples GROUP BY service'\n  strobe profile --service orders --duration 10s\n  strobe \
+                  status\n  strobe doctor"
 )]
 struct Cli {
     /// Configuration file (default: /etc/strobe/strobe.toml, if it exists).
@@ -62,6 +64,11 @@ enum Command {
     Export(commands::export::Args),
     /// SQL against the store, as the reader.
     Query(commands::query::Args),
+    /// A profile now, from live hosts.
+    Profile(commands::profile::Args),
+    /// What was asked for, and what became of it: list, show, watch, cancel.
+    #[command(subcommand)]
+    Runs(commands::runs::Command),
     /// Runs, lag, and both sides of the accounting.
     Status(commands::status::Args),
     /// Messages that could not be processed.
@@ -123,6 +130,7 @@ impl Cli {
         if let Some(admin) = &self.admin {
             config.admin.processor.clone_from(admin);
             config.admin.sink.clone_from(admin);
+            config.admin.trigger.clone_from(admin);
         }
         Ok(config)
     }
@@ -147,6 +155,8 @@ impl Cli {
             Command::Flamegraph(args) => commands::flamegraph::run(&config, &args),
             Command::Export(args) => commands::export::run(&config, &args),
             Command::Query(args) => commands::query::run(&config, &args),
+            Command::Profile(args) => commands::profile::run(&config, &args),
+            Command::Runs(command) => commands::runs::run(&config, &command),
             Command::Status(args) => commands::status::run(&config, &args),
             Command::Dlq(command) => commands::dlq::run(&config, &command),
             Command::Topics(command) => commands::topics::run(&config, &command),

@@ -65,6 +65,24 @@ impl<'o> Writer<'o> {
         self.out.extend_from_slice(bytes);
     }
 
+    /// Appends `bytes` of at most `limit`.
+    pub(super) fn limited(
+        &mut self,
+        field: &'static str,
+        bytes: &[u8],
+        limit: usize,
+    ) -> Result<(), EncodeError> {
+        if bytes.len() > limit {
+            return Err(EncodeError::TextTooLong {
+                field,
+                bytes: bytes.len(),
+                limit,
+            });
+        }
+        self.bytes(bytes);
+        Ok(())
+    }
+
     /// Appends a `string`.
     pub(super) fn text(&mut self, field: &'static str, text: &str) -> Result<(), EncodeError> {
         if text.len() > TEXT_BYTES_MAX {

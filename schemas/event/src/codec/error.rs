@@ -11,7 +11,7 @@ pub enum EncodeError {
         /// Its value.
         value: u32,
     },
-    /// A text is longer than [`super::TEXT_BYTES_MAX`].
+    /// A text is longer than [`super::TEXT_BYTES_MAX`], or bytes are more than their field may hold.
     #[error("`{field}` has {bytes} bytes of {limit} allowed")]
     TextTooLong {
         /// The field.

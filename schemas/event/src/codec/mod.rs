@@ -8,17 +8,20 @@
 //! before anything is allocated or looped over, so that a message costs at most [`ALLOCATED_PER_BYTE_MAX`] bytes
 //! of memory per byte. It proves the form alone; [`crate::RawBatch::validate`] proves that the parts fit together.
 
+mod alert;
 mod config;
 mod decode;
 mod encode;
 mod error;
 mod raw;
+mod request;
 mod run;
 mod samples;
 mod sampling;
 
 use crate::{
-    CoverageRecord, HostRecord, PlanRecord, RawBatch, RunEvent, SamplesBatch, StackSchemaFile, TunerRecord,
+    Alert, AlertAnswer, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request, RequestState,
+    RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
 };
 pub use error::{DecodeError, EncodeError, Fault};
 
@@ -48,6 +51,24 @@ pub const SCHEMA_ID_TUNER: u32 = 7;
 
 /// Fixed id of the schema of stack schemas on `strobe.config`.
 pub const SCHEMA_ID_STACK_SCHEMA: u32 = 9;
+
+/// Fixed id of the schema of what is asked for, which travels signed within [`SignedRequest`].
+pub const SCHEMA_ID_REQUEST: u32 = 10;
+
+/// Fixed id of the schema of signed requests on `strobe.requests`.
+pub const SCHEMA_ID_SIGNED_REQUEST: u32 = 11;
+
+/// Fixed id of the schema of the states of requests on `strobe.requests`.
+pub const SCHEMA_ID_REQUEST_STATE: u32 = 12;
+
+/// Fixed id of the schema of `strobe.reports`.
+pub const SCHEMA_ID_HOST_REPORT: u32 = 13;
+
+/// Fixed id of the schema of alerts on `strobe.alerts`.
+pub const SCHEMA_ID_ALERT: u32 = 14;
+
+/// Fixed id of the schema of what rules made of alerts, on `strobe.alerts`.
+pub const SCHEMA_ID_ALERT_ANSWER: u32 = 15;
 
 /// Longest text on the wire: room for the longest demangled names seen (tens of KiB), a sixteenth of the limit on
 /// messages. [`clip`] shortens what may be longer.
@@ -116,6 +137,30 @@ impl Wire for StackSchemaFile {
     const SCHEMA_ID: u32 = SCHEMA_ID_STACK_SCHEMA;
 }
 
+impl Wire for Request {
+    const SCHEMA_ID: u32 = SCHEMA_ID_REQUEST;
+}
+
+impl Wire for SignedRequest {
+    const SCHEMA_ID: u32 = SCHEMA_ID_SIGNED_REQUEST;
+}
+
+impl Wire for RequestState {
+    const SCHEMA_ID: u32 = SCHEMA_ID_REQUEST_STATE;
+}
+
+impl Wire for HostReport {
+    const SCHEMA_ID: u32 = SCHEMA_ID_HOST_REPORT;
+}
+
+impl Wire for Alert {
+    const SCHEMA_ID: u32 = SCHEMA_ID_ALERT;
+}
+
+impl Wire for AlertAnswer {
+    const SCHEMA_ID: u32 = SCHEMA_ID_ALERT_ANSWER;
+}
+
 /// Returns the text of the frozen schema `id`, or nothing where there is none.
 pub fn schema_text(id: u32) -> Option<&'static str> {
     match id {
@@ -128,6 +173,12 @@ pub fn schema_text(id: u32) -> Option<&'static str> {
         SCHEMA_ID_PLAN => Some(include_str!("../../../avro/strobe.plans.avsc")),
         SCHEMA_ID_HOST => Some(include_str!("../../../avro/strobe.hosts.avsc")),
         SCHEMA_ID_TUNER => Some(include_str!("../../../avro/strobe.tuner.avsc")),
+        SCHEMA_ID_REQUEST => Some(include_str!("../../../avro/strobe.requests.ask.avsc")),
+        SCHEMA_ID_SIGNED_REQUEST => Some(include_str!("../../../avro/strobe.requests.avsc")),
+        SCHEMA_ID_REQUEST_STATE => Some(include_str!("../../../avro/strobe.requests.state.avsc")),
+        SCHEMA_ID_HOST_REPORT => Some(include_str!("../../../avro/strobe.reports.avsc")),
+        SCHEMA_ID_ALERT => Some(include_str!("../../../avro/strobe.alerts.avsc")),
+        SCHEMA_ID_ALERT_ANSWER => Some(include_str!("../../../avro/strobe.alerts.answer.avsc")),
         _ => None,
     }
 }

@@ -5,9 +5,10 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use strobe_event::{
-    Binary, BinaryKind, BuildId, Context, CoverageRecord, CpuCounts, DropCount, FrameTag, Frames, HostRecord,
-    Locations, Mark, Place, PlanRecord, Process, RawBatch, RunEvent, RunHead, RunId, Samples, SamplesBatch,
-    StackOutcome, StackSchemaFile, Stacks, Tags, Threads, TunerRecord, Weight,
+    Alert, AlertAnswer, Binary, BinaryKind, BuildId, Context, CoverageRecord, CpuCounts, DropCount, FrameTag,
+    Frames, HostRecord, HostReport, Locations, Mark, Place, PlanRecord, Process, RawBatch, Request,
+    RequestId, RequestState, RunEvent, RunHead, RunId, Samples, SamplesBatch, SignedRequest, StackOutcome,
+    StackSchemaFile, Stacks, Tags, Threads, TunerRecord, Weight,
 };
 
 /// Numbers of every length on the wire, up to the largest `int`.
@@ -385,4 +386,122 @@ pub fn host() -> impl Strategy<Value = HostRecord> {
             services,
         }
     })
+}
+
+fn fixed() -> impl Strategy<Value = [u8; 16]> {
+    any::<[u8; 16]>()
+}
+
+/// Returns a strategy for what is asked for.
+pub fn request() -> impl Strategy<Value = Request> {
+    let names = [".{0,30}"; 7];
+    let numbers = (
+        any::<[u8; 2]>(),
+        [int(), int()],
+        [long(), long(), long()],
+        double(),
+    );
+    (fixed(), names, texts(), numbers).prop_map(|(id, names, arguments, numbers)| {
+        let [who, why, origin, service, region, host, profiler] = names;
+        let ([action, cause], [pid, hosts], [asked_us, duration_us, wait_us], frequency_hz) = numbers;
+        Request {
+            id: RequestId(id),
+            action,
+            who,
+            why,
+            origin,
+            asked_us,
+            service,
+            region,
+            host,
+            pid,
+            hosts,
+            profiler,
+            arguments,
+            frequency_hz,
+            duration_us,
+            wait_us,
+            cause,
+        }
+    })
+}
+
+/// Returns a strategy for signed requests.
+pub fn signed_request() -> impl Strategy<Value = SignedRequest> {
+    let bytes = || vec(any::<u8>(), 0..200);
+    (fixed(), bytes(), bytes()).prop_map(|(id, payload, signature)| SignedRequest {
+        id: RequestId(id),
+        payload,
+        signature,
+    })
+}
+
+/// Returns a strategy for states of requests.
+pub fn request_state() -> impl Strategy<Value = RequestState> {
+    let longs = [long(), long(), long(), long()];
+    (host_report(), any::<bool>(), longs).prop_map(|(report, late, [time_us, left_us, taken, dropped])| {
+        RequestState {
+            id: report.id,
+            host: report.host,
+            phase: report.phase,
+            late,
+            time_us,
+            life: report.life,
+            left_us,
+            run: report.run,
+            taken,
+            dropped,
+            detail: report.detail,
+        }
+    })
+}
+
+/// Returns a strategy for reports of hosts.
+pub fn host_report() -> impl Strategy<Value = HostReport> {
+    let names = [".{0,30}", ".{0,30}"];
+    ([fixed(), fixed(), fixed()], names, any::<u8>(), [long(), long()]).prop_map(
+        |([id, life, run], [host, detail], phase, [taken, dropped])| HostReport {
+            id: RequestId(id),
+            host,
+            life,
+            phase,
+            run: RunId(run),
+            taken,
+            dropped,
+            detail,
+        },
+    )
+}
+
+/// Returns a strategy for alerts.
+pub fn alert() -> impl Strategy<Value = Alert> {
+    let names = [".{0,30}", ".{0,30}", ".{0,30}", ".{0,30}"];
+    (names, any::<u8>(), [long(), long()], [texts(), texts()]).prop_map(|(names, status, times, texts)| {
+        let [fingerprint, name, group, source] = names;
+        let ([started_us, ended_us], [labels, annotations]) = (times, texts);
+        Alert {
+            fingerprint,
+            name,
+            status,
+            started_us,
+            ended_us,
+            labels,
+            annotations,
+            group,
+            source,
+        }
+    })
+}
+
+/// Returns a strategy for what rules made of alerts.
+pub fn alert_answer() -> impl Strategy<Value = AlertAnswer> {
+    ([".{0,30}", ".{0,30}", ".{0,30}"], fixed(), long()).prop_map(
+        |([fingerprint, rule, link], request, time_us)| AlertAnswer {
+            fingerprint,
+            rule,
+            request: RequestId(request),
+            time_us,
+            link,
+        },
+    )
 }

@@ -462,11 +462,11 @@ impl From<&event::SamplesBatch> for SamplesBatch {
 
 /// Makes the mirror of a record whose fields go over one by one; it is called as the schema calls it, which their reader wants.
 macro_rules! mirror {
-    ($name:ident of $record:ident { $($field:ident: $kind:ty = $from:expr),* $(,)? }) => {
+    ($name:ident of $record:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty = $from:expr),* $(,)? }) => {
         /// The record of the schemas.
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         pub struct $name {
-            $($field: $kind,)*
+            $($(#[$attribute])* $field: $kind,)*
         }
 
         impl From<&event::$record> for $name {
@@ -547,3 +547,18 @@ mirror!(Host of HostRecord {
     labels: Vec<String> = same,
     services: Vec<String> = same,
 });
+
+fn code(value: &u8) -> i32 {
+    i32::from(*value)
+}
+
+fn int(value: &u32) -> i32 {
+    *value as i32
+}
+
+mod requests;
+#[allow(
+    unused_imports,
+    reason = "each program that includes this file uses a part of it"
+)]
+pub use requests::{Alert, AlertAnswer, HostReport, Request, RequestState, SignedRequest};

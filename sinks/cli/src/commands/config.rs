@@ -28,6 +28,8 @@ pub enum Service {
     Processor,
     /// `strobe run sink`.
     Sink,
+    /// `strobe run trigger`.
+    Trigger,
 }
 
 /// Proves the configuration; that it is TOML with known keys has been proved by reading it.
@@ -41,6 +43,10 @@ pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
     if wanted(Service::Processor) {
         config.processor.clone().validate(bus.clone())?;
         Admin::parse("admin.processor", &config.admin.processor)?;
+    }
+    if wanted(Service::Trigger) {
+        config.trigger.clone().validate(bus.clone())?;
+        Admin::parse("admin.trigger", &config.admin.trigger)?;
     }
     if wanted(Service::Sink) {
         let store = config.clickhouse.writer()?;

@@ -8,9 +8,11 @@ use crate::render;
 
 /// Whom to ask, and what.
 #[derive(clap::Args)]
-#[command(after_help = "EXAMPLES\n  strobe health processor\n  strobe health sink --ready")]
+#[command(
+    after_help = "EXAMPLES\n  strobe health processor\n  strobe health sink --ready\n  strobe health trigger"
+)]
 pub struct Args {
-    /// Which service: its address is `admin.processor` or `admin.sink` of the configuration.
+    /// Which service: its address is `admin.processor`, `admin.sink` or `admin.trigger` of the configuration.
     #[arg(value_enum)]
     service: Service,
     /// Ask whether it can work now, that is, whether bus and store answer; not only whether it moves.
@@ -22,6 +24,7 @@ pub struct Args {
 enum Service {
     Processor,
     Sink,
+    Trigger,
 }
 
 /// Asks, and says "ok".
@@ -32,6 +35,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let (key, address) = match args.service {
         Service::Processor => ("admin.processor", &config.admin.processor),
         Service::Sink => ("admin.sink", &config.admin.sink),
+        Service::Trigger => ("admin.trigger", &config.admin.trigger),
     };
     let Some(endpoint) = Admin::parse(key, address)? else {
         return Err(CliError::Config(format!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use strobe_bus::{BusSettings, Shutdown, admin};
 use strobe_explore::Explorer;
-use strobe_processor::{ProcessorTelemetry, TunerTelemetry};
+use strobe_processor::{ProcessorTelemetry, TriggerTelemetry, TunerTelemetry};
 use strobe_sink::SinkTelemetry;
 use strobe_store::Store;
 use strobe_symbols::Binaries;
@@ -37,6 +37,10 @@ pub enum Command {
     Symbols,
     /// Tunes sampling to the rates that are desired: strobe.coverage to strobe.plans.
     Tuner,
+    /// Picks hosts for what is asked for, and says what became of it: strobe.requests and strobe.reports.
+    Trigger,
+    /// Takes alerts at Alertmanager's webhook: HTTP to strobe.alerts.
+    Alerts,
 }
 
 /// Runs the service.
@@ -82,6 +86,31 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
             Ok(strobe_processor::tuner::run_with(
                 &settings, &shutdown, &telemetry,
             )?)
+        }
+        Command::Trigger => {
+            let telemetry = Arc::new(TriggerTelemetry::default());
+            let endpoint = Admin::parse("admin.trigger", &config.admin.trigger)?;
+            let settings = config.trigger.validate(bus.clone())?;
+            let role = Role {
+                readings: Box::new(Vec::new),
+                ready: Box::new(move || bus_answers(&bus)),
+                remembered: Mutex::default(),
+            };
+            start(role, "trigger", &telemetry.pulse, endpoint, &shutdown)?;
+            Ok(strobe_processor::trigger::run_with(
+                &settings, &shutdown, &telemetry,
+            )?)
+        }
+        Command::Alerts => {
+            let pulse = Arc::new(Pulse::default());
+            let settings = config.alerts.validate(bus.clone())?;
+            let role = Role {
+                readings: Box::new(Vec::new),
+                ready: Box::new(move || bus_answers(&bus)),
+                remembered: Mutex::default(),
+            };
+            start(role, "alerts", &pulse, None, &shutdown)?;
+            Ok(strobe_alerts::run(&settings, &shutdown, &pulse)?)
         }
         Command::Sink => {
             let telemetry = Arc::new(SinkTelemetry::default());

@@ -86,7 +86,7 @@ impl From<SortArg> for Sort {
 }
 
 /// What is printed.
-struct Answer {
+pub struct Answer {
     top: Top,
     complete: Completeness,
     /// The ±, where they can be had.
@@ -105,42 +105,13 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     if args.key.is_some() && args.by != ByArg::Tag {
         return Err(CliError::Usage("--key goes with --by tag".into()));
     }
-    let explorer = Explorer::new(&config.clickhouse.reader()?);
-    let answer = wait(async {
-        let totals = explorer.stack_totals(&selection).await?;
-        let mut top = match &args.key {
-            Some(key) => {
-                explorer
-                    .top_tags(&selection, baseline.as_ref(), key, args.sort.into(), args.limit)
-                    .await?
-            }
-            None => {
-                explorer
-                    .top(
-                        &selection,
-                        baseline.as_ref(),
-                        args.by.into(),
-                        args.sort.into(),
-                        args.limit,
-                    )
-                    .await?
-            }
-        };
-        let intervals = match &args.key {
-            // Of values of a tag there is no ± yet.
-            Some(_) => None,
-            None => explorer.intervals(&selection, args.by.into(), &top.rows).await?,
-        };
-        if let Some(intervals) = &intervals {
-            top.correct(intervals.correction);
-        }
-        Ok(Answer {
-            top,
-            intervals,
-            complete: explorer.completeness(&selection).await?,
-            samples: totals.iter().map(|stack| stack.samples).sum(),
-        })
-    })?;
+    let rows = Rows {
+        by: args.by,
+        key: args.key.as_deref(),
+        sort: args.sort,
+        limit: args.limit,
+    };
+    let answer = answer(config, &selection, baseline.as_ref(), &rows)?;
     let nothing = answer.samples == 0 && answer.top.baseline_total <= 0.0;
     match args.output {
         Output::Json => render::json(&as_json(&answer))?,
@@ -153,7 +124,73 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     }
 }
 
-fn as_json(
+/// Which rows are asked for.
+struct Rows<'a> {
+    by: ByArg,
+    key: Option<&'a str>,
+    sort: SortArg,
+    limit: usize,
+}
+
+fn answer(
+    config: &Config,
+    selection: &Selection,
+    baseline: Option<&Selection>,
+    rows: &Rows<'_>,
+) -> Result<Answer, CliError> {
+    let explorer = Explorer::new(&config.clickhouse.reader()?);
+    let (by, sort) = (rows.by.into(), rows.sort.into());
+    wait(async {
+        let totals = explorer.stack_totals(selection).await?;
+        let mut top = match rows.key {
+            Some(key) => {
+                explorer
+                    .top_tags(selection, baseline, key, sort, rows.limit)
+                    .await?
+            }
+            None => explorer.top(selection, baseline, by, sort, rows.limit).await?,
+        };
+        let intervals = match rows.key {
+            // Of values of a tag there is no ± yet.
+            Some(_) => None,
+            None => explorer.intervals(selection, by, &top.rows).await?,
+        };
+        if let Some(intervals) = &intervals {
+            top.correct(intervals.correction);
+        }
+        Ok(Answer {
+            top,
+            intervals,
+            complete: explorer.completeness(selection).await?,
+            samples: totals.iter().map(|stack| stack.samples).sum(),
+        })
+    })
+}
+
+/// Returns the heaviest functions of a selection.
+///
+/// # Errors
+/// [`CliError::Explore`].
+pub fn functions(config: &Config, selection: &Selection, limit: usize) -> Result<Answer, CliError> {
+    let rows = Rows {
+        by: ByArg::Function,
+        key: None,
+        sort: SortArg::SelfWeight,
+        limit,
+    };
+    answer(config, selection, None, &rows)
+}
+
+/// Prints what [`functions`] returned.
+///
+/// # Errors
+/// [`CliError::Io`].
+pub fn print_functions(answer: &Answer, selection: &Selection) -> Result<(), CliError> {
+    as_table(answer, selection, ByArg::Function)
+}
+
+/// Returns an answer for scripts.
+pub fn as_json(
     Answer {
         top,
         complete,

@@ -60,6 +60,7 @@ fn acls(config: &Config, commands: bool, principal: &str, output: Output) -> Res
         processor: &config.processor.group,
         sink: &config.sink.group,
         tuner: &config.tuner.group,
+        trigger: &config.trigger.group,
     };
     let rights = rights(&config.bus()?, groups);
     if commands {
