@@ -76,7 +76,7 @@ pub struct UnwindConfig {
 pub struct ScheduleConfig {
     /// Makes the draws of this fleet independent of another's.
     pub salt: String,
-    /// Length of slots: a divisor of a day, from 1s to 1h.
+    /// Length of slots: a divisor of a day, from 200ms to 1h.
     #[serde(with = "humantime_serde")]
     pub slot: Duration,
     /// Every slot runs with at least this probability, also where only daemons run.

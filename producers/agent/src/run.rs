@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngCore;
+use strobe_bpf::EventTimes;
 use strobe_event::{Cause, RawBatch, RunHead, RunId};
 use strobe_sampling::Counts;
 use strobe_sampling::ticks::{CpuTicks, tick_factors};
@@ -27,6 +28,10 @@ pub struct Run {
     pub batches: u32,
     /// The slot that it was drawn for; none of those back to back.
     pub slot: Option<u64>,
+    /// For how long the ticks of each CPU had been running when it began; empty for those that no slot was drawn for.
+    pub clocks: BTreeMap<u32, EventTimes>,
+    /// For how long it ran, once that is known: of a drawn one, by the ticks' own clocks.
+    pub done_us: Option<u64>,
     /// Samples taken of each service, before limits, losses and thinning.
     pub taken: BTreeMap<Arc<str>, f64>,
 }
@@ -60,6 +65,8 @@ impl Run {
             ends_ns: now_ns.saturating_add(length_us * 1_000),
             batches: 0,
             slot: None,
+            clocks: BTreeMap::new(),
+            done_us: None,
             taken: BTreeMap::new(),
         }
     }
@@ -84,6 +91,8 @@ impl Run {
             ends_ns: now_ns.saturating_add(length_ns),
             batches: 0,
             slot: None,
+            clocks: BTreeMap::new(),
+            done_us: None,
             taken: BTreeMap::new(),
         }
     }
@@ -97,6 +106,18 @@ impl Run {
     /// Tells whether it ends when its events are stopped, and not at the moment at which the next begins.
     pub fn is_ordered(&self) -> bool {
         self.slot.is_some() || self.head.cause != Cause::Continuous as u8
+    }
+
+    /// Returns for how long ticks ran since the run began, by their own clocks, on average over the CPUs. By the clock on the wall it
+    /// would be longer: the ticks start and stop CPU after CPU, and on a busy host each waits for its turn.
+    pub fn ticked_us(&self, clocks: &BTreeMap<u32, EventTimes>) -> u64 {
+        let ran = |(cpu, now): (&u32, &EventTimes)| {
+            let before = self.clocks.get(cpu).map_or(0, |clock| clock.enabled_ns);
+            // One that is behind was begun anew: the CPU was away.
+            now.enabled_ns.checked_sub(before).unwrap_or(now.enabled_ns)
+        };
+        let sum: u64 = clocks.iter().map(ran).sum();
+        sum.checked_div(1_000 * clocks.len() as u64).unwrap_or(0)
     }
 
     /// Counts what a closed batch took of each service: what was lost is carried by what was kept of its CPU.

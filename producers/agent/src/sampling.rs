@@ -17,7 +17,7 @@ use strobe_bpf::{
 use strobe_bus::Shutdown;
 use strobe_event::{DropReason, RunState, StackEnd};
 
-use crate::batch::{Closing, Totals, stack_end};
+use crate::batch::{Closing, stack_end};
 use crate::binaries::NewBinary;
 use crate::config::Settings;
 use crate::coverage::Done;
@@ -42,6 +42,7 @@ use crate::vocabulary::Vocabulary;
 mod asked;
 mod epochs;
 mod flow;
+mod hole;
 mod place;
 mod safeguards;
 mod turns;
@@ -50,6 +51,7 @@ use asked::Asked;
 pub(crate) use asked::Prepared;
 use epochs::Epochs;
 use flow::Flow;
+use hole::Hole;
 use place::place;
 use safeguards::Safeguards;
 pub(crate) use turns::wall_us;
@@ -86,6 +88,7 @@ pub struct Sampling {
     orders: Receiver<Order>,
     prepared: Receiver<Prepared>,
     settler: Settler,
+    hole: Option<Hole>,
     status: Arc<Status>,
 }
 
@@ -191,6 +194,7 @@ impl Sampling {
             orders,
             prepared,
             settler,
+            hole: Hole::from_environment(),
             status,
         })
     }
@@ -210,8 +214,9 @@ impl Sampling {
             .sample(&mut held, shutdown)
             .and_then(|()| self.finish(&mut held));
         self.end_asked(monotonic_ns(), "the agent was stopped");
-        let now_ns = self.settler.pace.stopped_ns.unwrap_or_else(monotonic_ns);
+        let now_ns = self.continuous.stopped_ns.unwrap_or_else(monotonic_ns);
         self.settler.close(&mut self.continuous, now_ns);
+        self.continuous.measure(now_ns);
         self.continuous.count_lost();
         self.tidy(now_ns);
         let (settler, flow) = (&mut self.settler, &mut self.continuous);
@@ -265,7 +270,7 @@ impl Sampling {
         self.stop_asked_in_time();
         let (settler, flow) = (&mut self.settler, &mut self.continuous);
         let mut parents = Vec::new();
-        let mut read = flow.read(held, &mut settler.unwinding, &mut parents)?;
+        let mut read = flow.read(held, self.hole, &mut settler.unwinding, &mut parents)?;
         for asked in &mut self.asked {
             read += asked.read(&mut settler.unwinding, &mut parents);
         }
@@ -488,7 +493,7 @@ impl Settler {
 
     /// Closes the batch, if it has samples, and hands it to the spooling thread.
     fn close(&mut self, flow: &mut Flow, now_ns: u64) {
-        let totals = totals(&flow.sampler);
+        let totals = flow.totals();
         let closing = Closing {
             run: &flow.run.head,
             index: flow.run.batches,
@@ -519,13 +524,5 @@ fn complain(status: &Status, written: Result<(), strobe_bpf::Error>) {
         && status.may_complain()
     {
         tracing::warn!(%error, "unwind tables cannot be written");
-    }
-}
-
-fn totals(sampler: &Sampler) -> Totals {
-    // A reading that fails leaves the counts as they were: they go with a later batch.
-    Totals {
-        counters: sampler.counters().unwrap_or_default(),
-        times: sampler.times().unwrap_or_default(),
     }
 }

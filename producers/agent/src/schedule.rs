@@ -1,8 +1,8 @@
 //! The scheduling thread: plans → which slot runs, when and how; and what became of each.
 //!
 //! While no plan is known, the host is profiled all of the time, run after run. Once one is, each slot is judged as it starts:
-//! the number of the last one judged goes to disk first, so that a crash can lose a slot and never run one twice; the strongest
-//! plan of the services that live here is taken whole; a hash decides. At the slot's moment it is counted as planned for
+//! the number of the last one judged goes to disk first, so that a crash can lose a slot and never run one twice (of short slots
+//! several at once, so that a slow disk holds none of them up); the strongest plan of the services that live here is taken whole; a hash decides. At the slot's moment it is counted as planned for
 //! whoever is present then, drawn or not.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use strobe_bpf::monotonic_ns;
 use strobe_event::{HostRecord, WHOLE_HOST};
 use strobe_sampling::hash::Probability;
 use strobe_sampling::plan::{Plan, choose};
-use strobe_sampling::schedule::{Memory, Schedule, Verdict};
+use strobe_sampling::schedule::{Memory, Opening, STALL_MAX_US, Schedule, Verdict};
 use strobe_sampling::slot::{Grid, HOUR_US};
 
 use crate::config::Settings;
@@ -38,6 +38,8 @@ const AHEAD_US_MAX: u64 = 2_000_000;
 /// How much later than would fit into its slot a run may still start: what a busy host is late by. Without it those whose place is
 /// at their slot's end would be refused more often than others.
 const GRACE_US: u64 = 100_000;
+/// Time whose slots are noted on disk at once: what a slow disk takes for it. A crash loses the slots of at most that time.
+const NOTED_US: u64 = 10_000_000;
 /// What may wait for the spooling thread: two tellings of the most services that a host has. What is beyond is told again with
 /// the next telling, which is whole.
 const OUTBOX_MAX: usize = 2_048;
@@ -105,6 +107,8 @@ pub struct Scheduling {
     slot_us: u64,
     plans: Arc<Plans>,
     memory_file: PathBuf,
+    /// The last slot that is noted on disk as judged.
+    noted: Option<u64>,
     presence: Presence,
     present: Vec<Arc<str>>,
     /// The services that the bus was last told of.
@@ -143,6 +147,7 @@ impl Scheduling {
             slot_us: length.us(),
             plans,
             memory_file,
+            noted: None,
             presence: Presence::new(),
             present: Vec::new(),
             announced: Vec::new(),
@@ -180,6 +185,10 @@ impl Scheduling {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        // What was noted beyond the last slot judged is there for the next life.
+        if let (Some(_), Some(last)) = (self.noted, self.schedule.memory().last) {
+            self.note(last);
+        }
         self.look();
         self.tell();
         for said in std::mem::take(&mut self.outbox) {
@@ -195,19 +204,15 @@ impl Scheduling {
         self.turn_to_plans();
         let mut sleep = LOOK;
         if self.scheduled {
-            let now_us = wall_us();
-            match self.schedule.look_ahead(now_us, self.ahead_us()) {
-                Verdict::Wait { until_us } => {
-                    sleep = sleep.min(Duration::from_micros(until_us.saturating_sub(now_us)));
-                }
-                Verdict::Opens(opening) => {
-                    if opening.clock_was_ahead {
-                        tracing::warn!(
-                            "the clock was more than a day ahead; slots are judged by it as it is now"
-                        );
+            // As many as are due: after a pause of the machine those of some seconds.
+            loop {
+                let now_us = wall_us();
+                match self.schedule.look_ahead(now_us, self.ahead_us()) {
+                    Verdict::Wait { until_us } => {
+                        sleep = sleep.min(Duration::from_micros(until_us.saturating_sub(now_us)));
+                        break;
                     }
-                    self.status.slots_missed(opening.missed, opening.clock_was_ahead);
-                    self.open(opening.slot);
+                    Verdict::Opens(opening) => self.open(&opening),
                 }
             }
         }
@@ -260,13 +265,18 @@ impl Scheduling {
     }
 
     /// Judges a slot that starts.
-    fn open(&mut self, slot: u64) {
-        let memory = serde_json::to_vec(&self.schedule.memory()).unwrap_or_default();
-        if let Err(error) = write_whole(&self.memory_file, &memory) {
-            if self.status.may_complain() {
-                tracing::error!(%error, file = %self.memory_file.display(),
-                    "a slot is left out: it cannot be noted that it ran");
-            }
+    fn open(&mut self, opening: &Opening) {
+        let slot = opening.slot;
+        if opening.clock_was_ahead {
+            tracing::warn!("the clock was more than a day ahead; slots are judged by it as it is now");
+        }
+        self.status.slots_missed(opening.missed, opening.clock_was_ahead);
+        let several = NOTED_US.div_ceil(self.slot_us);
+        if !self
+            .noted
+            .is_some_and(|noted| (slot..slot + several).contains(&noted))
+            && !self.note(slot + several - 1)
+        {
             return self.status.slots_missed(1, false);
         }
         let plans = self.plans.of(self.present.iter().map(|service| &**service));
@@ -305,10 +315,24 @@ impl Scheduling {
         self.insert(slot, start_ns, moment.hour, plan, moment.runs);
     }
 
+    /// Notes on disk that the slots up to `last` are judged; returns whether it could.
+    fn note(&mut self, last: u64) -> bool {
+        let memory = serde_json::to_vec(&Memory { last: Some(last) }).unwrap_or_default();
+        if let Err(error) = write_whole(&self.memory_file, &memory) {
+            if self.status.may_complain() {
+                tracing::error!(%error, file = %self.memory_file.display(),
+                    "a slot is left out: it cannot be noted that it ran");
+            }
+            return false;
+        }
+        self.noted = Some(last);
+        true
+    }
+
     fn insert(&mut self, slot: u64, start_ns: u64, hour: u64, plan: Plan, runs: bool) {
         let pending = Pending {
             start_ns,
-            end_ns: start_ns.saturating_add(2 * self.slot_us * 1_000),
+            end_ns: start_ns.saturating_add((2 * self.slot_us).max(STALL_MAX_US) * 1_000),
             hour,
             plan,
             runs,

@@ -25,7 +25,7 @@ pub enum SamplingError {
         most: f64,
     },
     /// Slots that do not fill a day.
-    #[error("slots of {0} us do not fill a day: take a divisor of 24 h from 1 s to 1 h")]
+    #[error("slots of {0} us do not fill a day: take a divisor of 24 h from 200 ms to 1 h")]
     SlotLength(u64),
     /// A plan that is in force only later than clocks can differ.
     #[error("the plan is from {ahead_us} us in the future: check the clock of who made it")]

@@ -1,19 +1,25 @@
 //! The schedule of one host and profiler: which slot opens next, and what outlasts a restart.
 //!
 //! A slot is judged when it starts, by whoever is there to see it: what started while the agent was down, or
-//! while the machine slept, was not planned and enters no total. Judged once, it is never judged again, also
-//! when the clock goes back: what has the number of the last slot or a lower one waits. Memory is stored
-//! before a slot is acted upon, so that a crash can lose a slot and never run one twice.
+//! while the machine slept, was not planned and enters no total. What started while the agent was there and
+//! slow is judged late, in order, and counts: left out, a busy machine would lose its busiest moments. Judged
+//! once, a slot is never judged again, also when the clock goes back: what has the number of the last slot or
+//! a lower one waits. Memory is stored before a slot is acted upon, so that a crash can lose a slot and never
+//! run one twice.
 
 use serde::{Deserialize, Serialize};
 
 use crate::hash::Probability;
 use crate::slot::{DAY_US, Grid, HOUR_US};
 
-/// A slot seen later than this after its start is not planned: a run that starts late would cover the end of
-/// slots more often than their beginning. Agents look at the clock many times a second; a tenth of the
-/// shortest slot is ample.
+/// A slot that started longer than this before the first look is not planned: nobody was there. Agents look at the
+/// clock many times a second; a tenth of the shortest slot is ample.
 pub const LATE_US: u64 = 100_000;
+
+/// Longest gap between two looks that is a slow agent. After a longer one the machine slept, the process was
+/// stopped, or the clock jumped: what started in the gap was seen by nobody. Ten times what agents sleep at
+/// most between two looks.
+pub const STALL_MAX_US: u64 = 10_000_000;
 
 /// A clock that goes back by up to a day is waited for, so that no slot repeats. By more, what was believed
 /// before was wrong (a machine that woke in 2099), and waiting could last years.
@@ -76,12 +82,20 @@ pub struct Moment {
 pub struct Schedule {
     grid: Grid,
     memory: Memory,
+    /// The last look, and since when looks have followed each other without a gap.
+    looked_us: Option<u64>,
+    awake_since_us: u64,
 }
 
 impl Schedule {
     /// Returns the schedule that goes on from `memory`.
     pub fn new(grid: Grid, memory: Memory) -> Self {
-        Self { grid, memory }
+        Self {
+            grid,
+            memory,
+            looked_us: None,
+            awake_since_us: 0,
+        }
     }
 
     /// Returns what must be stored before the slot that [`Schedule::look`] returned is acted upon.
@@ -95,33 +109,31 @@ impl Schedule {
     }
 
     /// Returns what to do at `now_us`, of slots that start up to `ahead_us` later, which is less than their length: what must
-    /// be stored first then is by the time that they start, also where the disk is slow.
+    /// be stored first then is by the time that they start, also where the disk is slow. Several may be due: look again until
+    /// the verdict is to wait.
     pub fn look_ahead(&mut self, now_us: u64, ahead_us: u64) -> Verdict {
-        let until = |start_us: u64| Verdict::Wait {
-            until_us: start_us.saturating_sub(ahead_us).max(now_us.saturating_add(1)),
-        };
-        let now_us = now_us.saturating_add(ahead_us);
-        let slot = self.grid.slot_at(now_us);
-        let start_us = self.grid.start_us(slot);
+        let looked_us = self.looked_us.replace(now_us);
+        let gap_us = looked_us.and_then(|looked_us| now_us.checked_sub(looked_us));
+        if gap_us.is_none_or(|gap_us| gap_us > STALL_MAX_US) {
+            self.awake_since_us = now_us.saturating_sub(LATE_US);
+        }
+        let mut slot = self.first_since(self.awake_since_us);
         let mut clock_was_ahead = false;
         if let Some(last) = self.memory.last {
-            let last_us = self.grid.start_us(last);
-            clock_was_ahead = last_us.saturating_sub(start_us) > BACK_MAX_US;
-            if slot <= last && !clock_was_ahead {
-                return until(self.grid.start_us(last.saturating_add(1)));
-            }
-        }
-        if now_us.saturating_sub(start_us) > LATE_US.saturating_add(ahead_us) {
-            // Forget the wrong future at once: the next slot is judged by the clock as it is.
+            clock_was_ahead = self.grid.start_us(last).saturating_sub(now_us) > BACK_MAX_US;
             if clock_was_ahead {
-                self.memory.last = Some(slot);
+                // Forget the wrong future at once: slots are judged by the clock as it is.
+                self.memory.last = Some(slot.saturating_sub(1));
             }
-            return until(self.grid.start_us(slot.saturating_add(1)));
+            slot = slot.max(self.memory.last.unwrap_or(last).saturating_add(1));
         }
-        let missed = match self.memory.last {
-            Some(last) if !clock_was_ahead => slot - last - 1,
-            _ => 0,
-        };
+        let start_us = self.grid.start_us(slot);
+        if start_us > now_us.saturating_add(ahead_us) {
+            return Verdict::Wait {
+                until_us: start_us.saturating_sub(ahead_us).max(now_us.saturating_add(1)),
+            };
+        }
+        let missed = self.memory.last.map_or(0, |last| slot - last - 1);
         self.memory.last = Some(slot);
         Verdict::Opens(Opening {
             slot,
@@ -129,6 +141,15 @@ impl Schedule {
             missed,
             clock_was_ahead,
         })
+    }
+
+    /// Returns the first slot that starts at `time_us` or later.
+    fn first_since(&self, time_us: u64) -> u64 {
+        let slot = self.grid.slot_at(time_us);
+        match self.grid.start_us(slot) < time_us {
+            true => slot.saturating_add(1),
+            false => slot,
+        }
     }
 
     /// Returns the moment of a slot for a plan with run probability `q` and runs of `planned_us`.
@@ -277,6 +298,27 @@ mod tests {
                 schedule.grid.start_us(slot) + 60_000_000
             );
         }
+    }
+
+    /// Checks that an agent that is slow for some seconds judges every slot that started meanwhile, in order, and that after a
+    /// longer gap nothing of it is judged.
+    #[test]
+    fn a_slow_agent_judges_every_slot() {
+        let grid = Grid::new("s", "cpu", "h", SlotLength::new(1_000_000).unwrap());
+        let first = grid.slot_at(NOON);
+        let mut schedule = Schedule::new(grid, Memory::default());
+        let mut opened = |after_us: u64| {
+            let mut slots = Vec::new();
+            let now_us = grid.start_us(first) + after_us;
+            while let Verdict::Opens(opening) = schedule.look_ahead(now_us, 500_000) {
+                slots.push((opening.slot - first, opening.missed));
+            }
+            slots
+        };
+        assert_eq!(opened(0), [(0, 0)]);
+        let slow: Vec<(u64, u64)> = (1..=10).map(|slot| (slot, 0)).collect();
+        assert_eq!(opened(9_500_000), slow);
+        assert_eq!(opened(20_600_000), [(21, 10)]);
     }
 
     /// Checks that the memory survives being written down.

@@ -14,7 +14,10 @@ pub const DAY_US: u64 = 86_400_000_000;
 /// Microseconds of an hour, for which coverage is counted.
 pub const HOUR_US: u64 = 3_600_000_000;
 
-/// L: the length of slots, a divisor of the day from 1 s to 1 h.
+/// The shortest slots: twice the 100 ms that a run takes at least if its ticks are to be more than its edges.
+const SLOT_US_MIN: u64 = 200_000;
+
+/// L: the length of slots, a divisor of the day from 200 ms to 1 h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotLength(u64);
 
@@ -24,10 +27,10 @@ impl SlotLength {
 
     /// Returns slots of `us` microseconds.
     ///
-    /// # Errors [`SamplingError::SlotLength`] if they do not fill a day, or are not from 1 s to 1 h long: a
-    /// shorter one holds no run, a longer one no longer belongs to an hour.
+    /// # Errors [`SamplingError::SlotLength`] if they do not fill a day, or are not from 200 ms to 1 h long:
+    /// a shorter one holds no run, a longer one no longer belongs to an hour.
     pub fn new(us: u64) -> Result<Self, SamplingError> {
-        if (1_000_000..=HOUR_US).contains(&us) && DAY_US.is_multiple_of(us) {
+        if (SLOT_US_MIN..=HOUR_US).contains(&us) && DAY_US.is_multiple_of(us) {
             Ok(Self(us))
         } else {
             Err(SamplingError::SlotLength(us))
@@ -134,7 +137,7 @@ mod tests {
     /// Checks that only lengths that fill a day are slots.
     #[test]
     fn slots_fill_a_day() {
-        for us in [0, 1, 999_999, 7_000_000, 2 * HOUR_US, u64::MAX] {
+        for us in [0, 1, 100_000, 7_000_000, 2 * HOUR_US, u64::MAX] {
             assert_eq!(SlotLength::new(us), Err(SamplingError::SlotLength(us)));
         }
         assert_eq!(SlotLength::new(60_000_000), Ok(SlotLength::MINUTE));

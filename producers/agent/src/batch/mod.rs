@@ -88,6 +88,8 @@ impl CpuState {
 /// Totals of all CPUs at a moment, as the kernel counts them from the start.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
+    /// Up to when they count: `CLOCK_MONOTONIC` of the reading, or of the moment at which the ticks were stopped.
+    pub at_ns: u64,
     /// Ticks.
     pub counters: BTreeMap<u32, CpuCounters>,
     /// Times of the events.
@@ -128,6 +130,8 @@ pub struct Builder {
     cpus: BTreeMap<u32, CpuState>,
     undecodable: u64,
     start_ns: u64,
+    /// Up to when idle ticks and times are counted.
+    counted_ns: u64,
 }
 
 impl Builder {
@@ -135,6 +139,7 @@ impl Builder {
     pub fn new(now_ns: u64) -> Self {
         Self {
             start_ns: now_ns,
+            counted_ns: now_ns,
             ..Self::default()
         }
     }
@@ -287,7 +292,7 @@ impl Builder {
             }
         }
         let (processes, threads) = dictionary.processes(&self.process_rows, &self.thread_rows);
-        let cpus = self.count(totals);
+        let cpus = self.count(totals, now_ns);
         let lost: u64 = cpus.iter().map(|cpu| cpu.taken - cpu.kept).sum();
         let undecodable = self.undecodable.min(lost);
         let drops = [
@@ -331,8 +336,21 @@ impl Builder {
         self.start_ns = now_ns;
     }
 
-    /// Returns what each CPU counted since the batch before, and starts counting anew.
-    fn count(&mut self, totals: &Totals) -> Vec<CpuCounts> {
+    /// Returns what each CPU counted since the batch before up to `now_ns`, and starts counting anew.
+    ///
+    /// A batch that closes between two readings of the ring ends at the time of a sample, up to 200 ms before its totals were read.
+    /// Of what was counted since the batch before, it has the part that the time has: otherwise its ticks would seem too few
+    /// for their time, and weigh more.
+    fn count(&mut self, totals: &Totals, now_ns: u64) -> Vec<CpuCounts> {
+        let (own_ns, all_ns) = (
+            now_ns.saturating_sub(self.counted_ns),
+            totals.at_ns.saturating_sub(self.counted_ns),
+        );
+        let share = match own_ns < all_ns {
+            true => own_ns as f64 / all_ns as f64,
+            false => 1.0,
+        };
+        self.counted_ns = self.counted_ns.max(now_ns.min(totals.at_ns));
         for &cpu in totals.counters.keys() {
             self.cpus.entry(cpu).or_default();
         }
@@ -345,13 +363,16 @@ impl Builder {
             let enabled_ns = times.map_or(state.enabled_ns, |times| times.enabled_ns);
             let running_ns = times.map_or(state.running_ns, |times| times.running_ns);
             let (taken, passed) = state.of_what_is_watched();
+            let (idle_before, idle) = part(state.idle, idle, share);
+            let (enabled_before, enabled_ns) = part(state.enabled_ns, enabled_ns, share);
+            let (running_before, running_ns) = part(state.running_ns, running_ns, share);
             let counts = CpuCounts {
                 cpu,
                 taken,
                 kept: state.kept,
-                idle: idle.saturating_sub(state.idle) + passed,
-                enabled_ns: since(enabled_ns, state.enabled_ns),
-                running_ns: since(running_ns, state.running_ns),
+                idle: idle - idle_before + passed,
+                enabled_ns: enabled_ns - enabled_before,
+                running_ns: running_ns - running_before,
             };
             *state = CpuState {
                 sequence: state.sequence,
@@ -369,7 +390,7 @@ impl Builder {
 
     /// Lets its interval start at `now_ns`, with counts from `totals` on: what came before belongs to no run.
     pub fn begin(&mut self, now_ns: u64, totals: &Totals) {
-        self.start_ns = now_ns;
+        (self.start_ns, self.counted_ns) = (now_ns, now_ns);
         for (&cpu, counters) in &totals.counters {
             self.cpus.entry(cpu).or_default().idle = counters.idle;
         }
@@ -395,10 +416,13 @@ impl Builder {
     }
 }
 
-/// Returns how far a clock has come. One that went back was begun anew: the CPU was away.
-fn since(now_ns: u64, before_ns: u64) -> u64 {
-    now_ns.checked_sub(before_ns).unwrap_or(now_ns)
+/// Returns from where and to where a count goes of which `share` belongs to this batch. One that went back was begun anew: the
+/// CPU was away.
+fn part(before: u64, now: u64, share: f64) -> (u64, u64) {
+    let before = if now < before { 0 } else { before };
+    (before, before + ((now - before) as f64 * share) as u64)
 }
+
 /// Returns how a stack ended, from how its two sides did.
 pub fn stack_end(held: &Held) -> StackEnd {
     use strobe_bpf::StackEnd as Side;

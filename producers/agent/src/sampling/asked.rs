@@ -40,14 +40,14 @@ pub(super) struct Asked {
     for_limit: u64,
     /// Why, where it was.
     thinned: String,
-    /// When its events were stopped, how it ended and why; what was taken before is not settled yet.
-    stopped: Option<(u64, How, String)>,
+    /// How it ended and why, once its events were stopped.
+    stopped: Option<(How, String)>,
 }
 
 impl Asked {
     /// Reads what is in its ring. A ring that cannot be read ends the run, and only this one.
     pub(super) fn read(&mut self, unwinding: &mut Option<Unwinding>, parents: &mut Parents) -> usize {
-        match self.flow.read(&mut self.held, unwinding, parents) {
+        match self.flow.read(&mut self.held, None, unwinding, parents) {
             Ok(samples) => samples,
             Err(error) => {
                 self.stop(How::Failed, error.to_string());
@@ -133,7 +133,8 @@ impl Asked {
             Ok(()) => (how, why),
             Err(error) => (How::Failed, error.to_string()),
         };
-        self.stopped = Some((monotonic_ns(), how, why));
+        self.flow.stopped_ns = Some(monotonic_ns());
+        self.stopped = Some((how, why));
     }
 }
 
@@ -197,7 +198,7 @@ impl Sampling {
             let (taken, kept) = asked.flow.report.so_far();
             asked.job.progress(taken, kept);
         }
-        let is_over = |asked: &mut Asked| asked.stopped.as_ref().is_some_and(|(at, ..)| clock_ns >= *at);
+        let is_over = |asked: &mut Asked| asked.flow.stopped_ns.is_some_and(|at| clock_ns >= at);
         for asked in self.asked.extract_if(.., is_over) {
             settler.end_asked(asked);
         }
@@ -224,7 +225,8 @@ impl Settler {
             stopped,
             ..
         } = asked;
-        let (stopped_ns, how, why) = stopped.unwrap_or((monotonic_ns(), How::Stopped, String::new()));
+        let stopped_ns = flow.stopped_ns.unwrap_or_else(monotonic_ns);
+        let (how, why) = stopped.unwrap_or((How::Stopped, String::new()));
         self.close(&mut flow, stopped_ns);
         flow.count_lost();
         let state = match how {

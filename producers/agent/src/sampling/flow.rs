@@ -1,11 +1,11 @@
 //! What the samples of one run after another go through, from their ring to their batches. Several stand side by side, each with
 //! its own ring, stacks and batch, so that none takes another's room; what is known of processes and files is common.
 
-use strobe_bpf::{ImageIdentity, Sampler};
+use strobe_bpf::{ImageIdentity, Sampler, monotonic_ns};
 use strobe_event::DropReason;
 
-use super::totals;
-use crate::batch::Builder;
+use super::Hole;
+use crate::batch::{Builder, Totals};
 use crate::error::AgentError;
 use crate::held::HeldSamples;
 use crate::run::Run;
@@ -27,6 +27,8 @@ pub(super) struct Flow {
     pub(super) builder: Builder,
     pub(super) run: Run,
     pub(super) report: Report,
+    /// When its events were stopped; what was taken before is not settled yet.
+    pub(super) stopped_ns: Option<u64>,
     /// The epoch before which stacks can be forgotten.
     epoch: u32,
 }
@@ -41,18 +43,24 @@ impl Flow {
             builder: Builder::new(now_ns),
             run,
             report: Report::default(),
+            stopped_ns: None,
             epoch: 0,
         }
     }
 
     /// Reads what is in the ring, and returns how many samples that were; what the tables of a parent could walk is added to `parents`.
+    /// What falls into the hole is lost.
     pub(super) fn read(
         &mut self,
         held: &mut HeldSamples,
+        hole: Option<Hole>,
         unwinding: &mut Option<Unwinding>,
         parents: &mut Parents,
     ) -> Result<usize, AgentError> {
         let consumed = self.sampler.consume(&mut |sample| {
+            if hole.is_some_and(|hole| hole.swallows(&sample)) {
+                return;
+            }
             if sample.without_tables()
                 && let Some(unwinding) = unwinding
             {
@@ -83,15 +91,37 @@ impl Flow {
         self.stacks.keep_from(self.epoch);
     }
 
+    /// Returns what the kernel has counted until now, or until the events were stopped.
+    pub(super) fn totals(&self) -> Totals {
+        // A reading that fails leaves the counts as they were: they go with a later batch.
+        Totals {
+            at_ns: self.stopped_ns.unwrap_or_else(monotonic_ns),
+            counters: self.sampler.counters().unwrap_or_default(),
+            times: self.sampler.times().unwrap_or_default(),
+        }
+    }
+
     /// Counts as lost what the kernel took and nobody read. Call it when nothing more will come.
     pub(super) fn count_lost(&mut self) {
-        let uncounted = self.builder.uncounted(&totals(&self.sampler));
+        let uncounted = self.builder.uncounted(&self.totals());
         self.report.taken += uncounted;
         self.report.drop(DropReason::RingFull, uncounted);
     }
 
+    /// Notes for how long the run ran, whose ticks have stopped or end at `now_ns`.
+    pub(super) fn measure(&mut self, now_ns: u64) {
+        let times = self.run.slot.and_then(|_| self.sampler.times().ok());
+        self.run.done_us = Some(match times {
+            Some(times) => self.run.ticked_us(&times),
+            None => self.done_us(now_ns),
+        });
+    }
+
     /// Returns how much of the run is done at `now_ns`.
     pub(super) fn done_us(&self, now_ns: u64) -> u64 {
+        if let Some(done_us) = self.run.done_us {
+            return done_us;
+        }
         // What was ordered ends when its ticks were stopped, which is a moment after its planned end.
         let end_ns = match self.run.is_ordered() {
             true => now_ns,

@@ -1,7 +1,7 @@
 //! How runs begin and end: run after run, or as the scheduling thread orders.
 //!
 //! Run after run, a sample's own time says which run it is of. An ordered run ends when the ticks were stopped, a moment after
-//! its planned end: what was sampled until then counts, and so does the time.
+//! its planned end: what was sampled until then counts, and so does the time, which is that of the ticks' own clocks.
 
 use super::*;
 
@@ -14,8 +14,6 @@ pub(super) struct Pace {
     pub(super) waiting: VecDeque<Planned>,
     /// No run is under way, and nothing ticks.
     pub(super) idle: bool,
-    /// When the ticks were stopped; what was taken before is not settled yet.
-    pub(super) stopped_ns: Option<u64>,
     /// Why the run under way has to end before its time.
     pub(super) cut: Option<String>,
 }
@@ -36,9 +34,9 @@ impl Sampling {
             None => settler.pace.scheduled,
         };
         let over = over || settler.pace.cut.is_some();
-        if over && !settler.pace.idle && settler.pace.stopped_ns.is_none() {
+        if over && !settler.pace.idle && self.continuous.stopped_ns.is_none() {
             self.continuous.sampler.pause()?;
-            settler.pace.stopped_ns = Some(monotonic_ns());
+            self.continuous.stopped_ns = Some(monotonic_ns());
         }
         Ok(())
     }
@@ -46,15 +44,11 @@ impl Sampling {
     /// Ends the run whose last samples are settled, and begins the next where its time has come.
     pub(super) fn turn(&mut self, clock_ns: u64) -> Result<(), AgentError> {
         let (settler, flow) = (&mut self.settler, &mut self.continuous);
-        if let Some(stopped_ns) = settler
-            .pace
-            .stopped_ns
-            .filter(|&stopped_ns| clock_ns >= stopped_ns)
-        {
-            settler.pace.stopped_ns = None;
-            settler.pace.idle = true;
+        if let Some(stopped_ns) = flow.stopped_ns.filter(|&stopped_ns| clock_ns >= stopped_ns) {
             let detail = settler.pace.cut.take().unwrap_or_default();
             settler.end_run(flow, stopped_ns, detail);
+            flow.stopped_ns = None;
+            settler.pace.idle = true;
         }
         if !settler.pace.idle {
             return Ok(());
@@ -115,9 +109,14 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl Settler {
     fn begin_run(&mut self, flow: &mut Flow, run: Run) -> Result<(), AgentError> {
-        flow.sampler.resume(run.head.period)?;
-        flow.builder.begin(run.started_ns, &totals(&flow.sampler));
         flow.run = run;
+        // What is read before the ticks start is what they begin from.
+        let totals = flow.totals();
+        flow.builder.begin(flow.run.started_ns, &totals);
+        flow.sampler.resume(flow.run.head.period)?;
+        if flow.run.slot.is_some() {
+            flow.run.clocks = totals.times;
+        }
         flow.report = Report::default();
         self.pace.idle = false;
         self.announce(flow, RunState::Started, flow.run.started_ns, String::new());
@@ -127,6 +126,7 @@ impl Settler {
     /// Ends the run at `now_ns`: its accounting is complete.
     pub(super) fn end_run(&mut self, flow: &mut Flow, now_ns: u64, detail: String) {
         self.close(flow, now_ns);
+        flow.measure(now_ns);
         self.announce(flow, RunState::Finished, now_ns, detail);
         self.account(flow, now_ns);
     }
