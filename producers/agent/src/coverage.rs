@@ -18,6 +18,10 @@ pub const TELL_US: u64 = 300_000_000;
 /// Hours kept open: the one under way, and the one before, whose last run may end a little later.
 const HOURS_KEPT: u64 = 2;
 
+/// Share of the CPU time that may have been read of processes where the rest was of control groups: less than what the samples
+/// can tell.
+const WEAK_SHARE_MAX: f64 = 0.01;
+
 /// What one run says of the services that it met.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
@@ -47,7 +51,10 @@ pub enum Slot {
 #[derive(Debug, Default)]
 struct Open {
     coverage: Coverage,
+    /// Where nearly all of its CPU time was read.
     cpu_source: Option<CpuSource>,
+    /// What of it was read of processes.
+    by_processes_us: u64,
     until_us: u64,
     changed: bool,
 }
@@ -97,10 +104,18 @@ impl CoverageBook {
         let mut add = |service: Arc<str>, cpu_us: u64, source: CpuSource| {
             let open = self.open.entry((hour, service, slot_us)).or_default();
             open.coverage.cpu_us += cpu_us;
-            // The weakest of its sources says how far the sum can be trusted.
-            open.cpu_source = Some(match open.cpu_source {
-                Some(CpuSource::Processes) => CpuSource::Processes,
-                _ => source,
+            if source == CpuSource::Processes {
+                open.by_processes_us += cpu_us;
+            }
+            // A process that joins its group a moment after its start does not spoil the account of an hour.
+            let weak = match open.coverage.cpu_us {
+                0 => source == CpuSource::Processes,
+                all_us => open.by_processes_us as f64 > all_us as f64 * WEAK_SHARE_MAX,
+            };
+            open.cpu_source = Some(match (source, weak) {
+                (CpuSource::Host, _) => CpuSource::Host,
+                (_, true) => CpuSource::Processes,
+                (_, false) => CpuSource::ControlGroup,
             });
             open.changed = true;
         };
@@ -194,8 +209,8 @@ mod tests {
         records.iter().find(|record| record.service == service).unwrap()
     }
 
-    /// Checks that an hour of slots adds up for whoever was present, that what ran by half stands for half, and that every
-    /// record passes the proof of those who read it.
+    /// Checks that an hour of slots adds up for whoever was present, that what ran by half stands for half, and that all of it
+    /// passes the proof of those who read it.
     #[test]
     fn an_hour_of_slots_adds_up() {
         let mut book = CoverageBook::default();
@@ -223,27 +238,8 @@ mod tests {
             (of(&records, "idle").taken, of(&records, WHOLE_HOST).taken),
             (0, 1_485)
         );
-        for record in &records {
-            let coverage = Coverage {
-                revision: record.revision,
-                planned: record.planned,
-                refused: record.refused,
-                complete: record.complete,
-                cut_short: record.cut_short,
-                drawn_inverse: record.drawn_inverse,
-                done_us: record.done_us,
-                taken: record.taken,
-                cpu_us: record.cpu_us,
-                done: strobe_sampling::spread::RunSums {
-                    runs: record.runs,
-                    u: record.u,
-                    uu: record.uu,
-                    t: record.t,
-                    tt: record.tt,
-                    tu: record.tu,
-                },
-            };
-            coverage.check("h", SlotLength::MINUTE).unwrap();
+        for open in book.open.values() {
+            open.coverage.check("h", SlotLength::MINUTE).unwrap();
         }
     }
 
@@ -265,6 +261,38 @@ mod tests {
         assert!(book.tell(NOON + HOUR_US + 2, ("h", "cpu")).is_empty());
         book.tell(NOON + 3 * HOUR_US, ("h", "cpu"));
         assert!(book.open.is_empty());
+    }
+
+    /// Checks that a moment in which a service was read of its processes does not decide for the hour, and that more than that does.
+    #[test]
+    fn the_account_of_an_hour_is_that_of_nearly_all_of_it() {
+        let mut book = CoverageBook::default();
+        let look = |cpu_us, source| Look {
+            used: BTreeMap::from([("orders".into(), Used { cpu_us, source })]),
+            present: vec!["orders".into()],
+            host_us: 0,
+        };
+        let mut source = |at_us, cpu_us, source| {
+            book.cpu(NOON + at_us, 60_000_000, &look(cpu_us, source));
+            let records = book.tell(NOON + at_us, ("h", "cpu"));
+            records
+                .iter()
+                .find(|record| record.service == "orders")
+                .map(|record| record.cpu_source)
+        };
+        source(1, 0, CpuSource::Processes);
+        assert_eq!(
+            source(2, 5, CpuSource::Processes),
+            Some(CpuSource::Processes as u8)
+        );
+        assert_eq!(
+            source(3, 995, CpuSource::ControlGroup),
+            Some(CpuSource::ControlGroup as u8)
+        );
+        assert_eq!(
+            source(4, 50, CpuSource::Processes),
+            Some(CpuSource::Processes as u8)
+        );
     }
 
     /// Checks that CPU time goes to the hour in which it was used, and that the first look counts nothing.
@@ -292,6 +320,7 @@ mod tests {
                 .cpu_us
         };
         assert_eq!((of_hour(HOUR), of_hour(HOUR + 1)), (7, 7));
+        assert_eq!(of(&records, "orders").cpu_source, CpuSource::Processes as u8);
         assert_eq!(of(&records, WHOLE_HOST).cpu_source, CpuSource::Host as u8);
     }
 }

@@ -105,7 +105,23 @@ impl Presence {
         let mut by_processes: BTreeMap<Arc<str>, u64> = BTreeMap::new();
         for pid in procfs::processes() {
             let Some(stat) = procfs::stat(pid) else { continue };
-            let groups = procfs::control_groups(pid).unwrap_or_default();
+            // What ended says that it is in no group, and had one: its last time is accounted for there.
+            let groups = match procfs::control_groups(pid) {
+                Some(groups) if !stat.ended => groups,
+                _ => match self
+                    .processes
+                    .get_mut(&pid)
+                    .filter(|seen| seen.start_ns == stat.start_ns)
+                {
+                    Some(seen) => {
+                        let delta = stat.cpu_us.saturating_sub(seen.cpu_us);
+                        (seen.cpu_us, seen.look) = (stat.cpu_us, self.look);
+                        *by_processes.entry(Arc::clone(&seen.service)).or_default() += delta;
+                        continue;
+                    }
+                    None => continue,
+                },
+            };
             let group = self.account.group_of(&groups).map(str::to_owned);
             let known = self.processes.get_mut(&pid);
             let known = known.filter(|seen| seen.start_ns == stat.start_ns && seen.comm == stat.comm);
@@ -359,6 +375,42 @@ mod tests {
                 .iter()
                 .any(|name| &**name == "presence-test")
         );
+    }
+
+    /// Checks that a child that has ended and is not waited for does not take the account of its service's group away.
+    #[test]
+    fn a_zombie_leaves_the_account_to_its_group() {
+        let root = ["/sys/fs/cgroup/cpuacct", "/sys/fs/cgroup"];
+        let root = root
+            .iter()
+            .map(PathBuf::from)
+            .find(|root| root.join("cgroup.procs").exists());
+        let Some(folder) = root.map(|root| root.join(format!("strobe-zombie-{}", std::process::id()))) else {
+            return;
+        };
+        if fs::create_dir(&folder).is_err() {
+            // Without rights to make control groups nothing of this can be seen.
+            return;
+        }
+        // The child ends at once, and its parent becomes a program that waits for nobody.
+        let script = format!(
+            "echo $$ > {}/cgroup.procs; sleep 0.01 & exec sleep 60",
+            folder.display()
+        );
+        let parent = Command::new("sh")
+            .args(["-c", &script])
+            .env(VARIABLE, "zombie-test")
+            .spawn()
+            .unwrap();
+        let mut presence = Presence::new();
+        let busy = Busy(parent);
+        std::thread::sleep(Duration::from_millis(300));
+        presence.look();
+        std::thread::sleep(Duration::from_millis(50));
+        let used = presence.look().used.get("zombie-test").copied();
+        drop(busy);
+        let _ = fs::remove_dir(&folder);
+        assert_eq!(used.map(|used| used.source), Some(CpuSource::ControlGroup));
     }
 
     /// Checks both versions of control groups, and that version 1 is taken where both are mounted.

@@ -88,6 +88,8 @@ pub struct Stat {
     pub comm: String,
     /// Whether it is a thread of the kernel.
     pub kernel_thread: bool,
+    /// Whether it has ended and waits for its parent: it has left its control groups.
+    pub ended: bool,
     /// CPU time of all of its threads, also of those that ended, microseconds, to the clock tick (10 ms).
     pub cpu_us: u64,
     /// Its start, nanoseconds since boot, to the clock tick.
@@ -107,6 +109,7 @@ pub fn stat(pid: u32) -> Option<Stat> {
     let ticks_per_second = rustix::param::clock_ticks_per_second();
     Some(Stat {
         comm,
+        ended: rest.starts_with(['Z', 'X', 'x']),
         kernel_thread: field(6)? & KERNEL_THREAD != 0,
         cpu_us: (field(11)? + field(12)?).saturating_mul(1_000_000) / ticks_per_second,
         start_ns: field(19)?.saturating_mul(1_000_000_000) / ticks_per_second,
