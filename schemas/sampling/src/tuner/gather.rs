@@ -16,6 +16,7 @@ pub struct Gather {
 struct Report {
     host: u64,
     runs: RunSums,
+    taken: u64,
 }
 
 /// A host that was believed only in part.
@@ -54,9 +55,8 @@ impl Gather {
     /// Adds what `host` (any number that is its own) drew and ran; `runs` with t in busy CPUs per slot.
     pub fn report(&mut self, host: u64, drawn_inverse: f64, runs: RunSums, taken: u64) {
         self.window.drawn_inverse += drawn_inverse;
-        self.window.taken += taken;
         if runs.runs > 0 {
-            self.hosts.push(Report { host, runs });
+            self.hosts.push(Report { host, runs, taken });
         }
     }
 
@@ -67,6 +67,7 @@ impl Gather {
             let same = next.host == kept.host;
             if same {
                 kept.runs += next.runs;
+                kept.taken = kept.taken.saturating_add(next.taken);
             }
             same
         });
@@ -88,6 +89,10 @@ impl Gather {
                 believed: capped.believed,
             });
         }
+        // What was taken counts against the day's samples: nobody uses them up for all others either.
+        let mut taken: Vec<f64> = self.hosts.iter().map(|report| report.taken as f64).collect();
+        cap_hosts(&mut taken);
+        self.window.taken = taken.iter().sum::<f64>() as u64;
         self.window.live_hosts = live_hosts;
         self.hosts
             .iter()
@@ -122,6 +127,7 @@ mod tests {
         assert_eq!(doubted, vec![expected]);
         assert!((window.runs.t / window.runs.u - 2.18).abs() < 1e-9);
         assert_eq!((window.runs.runs, window.live_hosts), (100, 100));
+        assert_eq!(window.taken, 99 * 10 + 100);
     }
 
     /// Checks that several reports of one host are one host's, in whatever order they come.
