@@ -164,6 +164,30 @@ pub struct TunerTelemetry {
     pub windows: Counter,
     /// Plans sent. Healthy: a few per service and day.
     pub plans: Counter,
+    /// Hosts that were believed in part, once for each window. Healthy: 0.
+    pub doubted: Counter,
+    /// Messages of coverage that are not read yet. Healthy: what a few seconds bring.
+    pub lag_messages: Gauge,
+}
+
+impl TunerTelemetry {
+    /// Returns all counters as the endpoint for metrics shows them.
+    pub fn readings(&self) -> Vec<Reading> {
+        let left_out = |reason, count: &Counter| {
+            Reading::labelled("strobe_tuner_records_left_out_total", reason, count.get())
+        };
+        vec![
+            Reading::of("strobe_tuner_records_total", self.records.get()),
+            left_out("refused", &self.refused),
+            left_out("too_late", &self.too_late),
+            left_out("too_many_hosts", &self.too_many_hosts),
+            left_out("other_slots", &self.other_slots),
+            Reading::of("strobe_tuner_windows_total", self.windows.get()),
+            Reading::of("strobe_tuner_plans_total", self.plans.get()),
+            Reading::of("strobe_tuner_hosts_doubted_total", self.doubted.get()),
+            Reading::of("strobe_tuner_lag_messages", self.lag_messages.get()),
+        ]
+    }
 }
 
 /// What the trigger counts.
@@ -202,7 +226,8 @@ mod tests {
     fn every_reading_is_listed() {
         let telemetry = ProcessorTelemetry::default();
         telemetry.keeping.keeper.get_or_init(Arc::default);
-        for reading in telemetry.readings() {
+        let tuner = TunerTelemetry::default().readings();
+        for reading in telemetry.readings().into_iter().chain(tuner) {
             assert!(
                 METRICS.iter().any(|metric| metric.name == reading.name),
                 "{}",

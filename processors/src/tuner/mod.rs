@@ -33,6 +33,8 @@ const WAIT: Duration = Duration::from_millis(200);
 const MESSAGES_PER_LOOK: usize = 4_096;
 /// Shortest time between two commits: what a crash reads again at most, beside what it reads again anyway.
 const COMMIT_EVERY: Duration = Duration::from_secs(5);
+/// Time between two looks at the lag.
+const LAG_EVERY: Duration = Duration::from_secs(10);
 /// Pause before a position is asked for again.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -101,6 +103,7 @@ struct Service<'a> {
 impl Service<'_> {
     fn run(&mut self) -> Result<(), ProcessorError> {
         let mut commit_at = Instant::now() + COMMIT_EVERY;
+        let mut lag_at = Instant::now() + LAG_EVERY;
         while !self.shutdown.is_requested() {
             self.telemetry.pulse.beat();
             self.world.poll()?;
@@ -111,6 +114,16 @@ impl Service<'_> {
                 // What is committed is never asked for again: only what the broker has may be.
                 self.publisher.flush()?;
                 self.commit()?;
+            }
+            if Instant::now() >= lag_at {
+                lag_at = Instant::now() + LAG_EVERY;
+                match self.consumer.lag() {
+                    Ok(lags) => {
+                        let messages = lags.iter().map(strobe_bus::consumer::Lag::messages).sum();
+                        self.telemetry.lag_messages.set(messages);
+                    }
+                    Err(error) => tracing::debug!(%error, "the lag cannot be asked for"),
+                }
             }
         }
         Ok(())
@@ -235,6 +248,7 @@ impl Service<'_> {
         let mut last = BTreeMap::new();
         for tuned in tuned {
             self.telemetry.windows.add(1);
+            self.telemetry.doubted.add(tuned.doubted.len() as u64);
             last.insert(tuned.target.clone(), tuned);
         }
         for tuned in last.into_values() {

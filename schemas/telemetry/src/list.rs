@@ -51,7 +51,7 @@ const fn gauge(name: &'static str, label: &'static str, help: &'static str, heal
 
 /// Every metric, by process and then in the order of a sample's path.
 #[rustfmt::skip]
-pub const METRICS: [Metric; 78] = [
+pub const METRICS: &[Metric] = &[
     gauge("strobe_build_info", "version", "1, for the version that runs", "one version per role, but during a roll-out"),
     gauge("strobe_heartbeat_age_seconds", "part", "Time since a part of the process last moved", "under 1; above 30 the watchdog restarts the process"),
 
@@ -121,6 +121,13 @@ pub const METRICS: [Metric; 78] = [
     counter("strobe_processor_worker_timeouts_total", "", "Requests to symbolizing processes that took too long", "0"),
     counter("strobe_processor_binaries_refused_total", "", "Binaries that ended a symbolizing process twice", "0"),
 
+    counter("strobe_tuner_records_total", "", "Records of coverage read", "follows strobe.coverage"),
+    counter("strobe_tuner_records_left_out_total", "reason", "Records that no plan is made from, by reason", "other_slots: those of hosts without a plan; too_late: 0 but after an outage of hours; refused, too_many_hosts: 0, the log says more"),
+    counter("strobe_tuner_windows_total", "", "Windows of five minutes closed", "twelve per service, profiler and hour"),
+    counter("strobe_tuner_plans_total", "", "Plans sent", "a few per service and day"),
+    counter("strobe_tuner_hosts_doubted_total", "", "Reports of hosts that claimed more than ten times the median, believed in part", "0; more: `strobe sampling explain SERVICE` names the host"),
+    gauge("strobe_tuner_lag_messages", "", "Messages of coverage that are not read yet", "what a few seconds bring"),
+
     counter("strobe_sink_messages_total", "", "Messages read", "follows the topics"),
     counter("strobe_sink_batches_total", "", "Batches stored", "follows strobe.samples"),
     counter("strobe_sink_samples_total", "", "Samples stored", "follows strobe_processor_samples_total"),
@@ -174,7 +181,7 @@ mod tests {
     fn names_follow_the_rules() {
         let names: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), METRICS.len());
-        for metric in &METRICS {
+        for metric in METRICS {
             let name = metric.name;
             assert!(name.starts_with("strobe_"), "{name}");
             assert!(

@@ -68,7 +68,7 @@ struct Readings(Arc<Vec<Reading>>);
 
 impl Collector for Readings {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        for metric in &METRICS {
+        for metric in METRICS {
             let mut readings = self
                 .0
                 .iter()

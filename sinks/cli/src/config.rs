@@ -64,6 +64,8 @@ impl Default for Symbols {
 pub struct Admins {
     /// The processor's, `127.0.0.1:9642` for example.
     pub processor: String,
+    /// The tuner's, `127.0.0.1:9644` for example.
+    pub tuner: String,
     /// The sink's, `127.0.0.1:9643` for example.
     pub sink: String,
     /// The trigger's, `127.0.0.1:9644` for example.

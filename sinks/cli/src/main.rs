@@ -129,6 +129,7 @@ impl Cli {
         }
         if let Some(admin) = &self.admin {
             config.admin.processor.clone_from(admin);
+            config.admin.tuner.clone_from(admin);
             config.admin.sink.clone_from(admin);
             config.admin.trigger.clone_from(admin);
         }

@@ -76,13 +76,15 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
         }
         Command::Tuner => {
             let telemetry = Arc::new(TunerTelemetry::default());
+            let endpoint = Admin::parse("admin.tuner", &config.admin.tuner)?;
             let settings = config.tuner.validate(bus.clone());
+            let counts = Arc::clone(&telemetry);
             let role = Role {
-                readings: Box::new(Vec::new),
+                readings: Box::new(move || counts.readings()),
                 ready: Box::new(move || bus_answers(&bus)),
                 remembered: Mutex::default(),
             };
-            start(role, health("tuner", &telemetry.pulse), None, &shutdown)?;
+            start(role, health("tuner", &telemetry.pulse), endpoint, &shutdown)?;
             Ok(strobe_processor::tuner::run_with(
                 &settings, &shutdown, &telemetry,
             )?)

@@ -142,18 +142,24 @@ fn behind(config: &Config, bus: &BusSettings) -> Vec<Behind> {
         ("sink", &config.sink.group, Topic::Samples),
         ("sink", &config.sink.group, Topic::Runs),
         ("sink", &config.sink.group, Topic::Coverage),
+        ("tuner", &config.tuner.group, Topic::Coverage),
     ];
     let ask = |(service, group, topic): (&'static str, &String, Topic)| {
         let topic = bus.topic(topic);
         let lag = group_lag(bus, group, &topic, ANSWER);
+        // Tuning is for those who desire a rate: a tuner that never ran is not behind.
+        let never = |lag: &Vec<strobe_bus::consumer::Lag>| lag.iter().all(|lag| lag.committed.is_none());
+        if service == "tuner" && lag.as_ref().is_ok_and(never) {
+            return None;
+        }
         let messages = lag.map(|lag| lag.iter().map(strobe_bus::consumer::Lag::messages).sum());
-        Behind {
+        Some(Behind {
             service,
             topic,
             messages,
-        }
+        })
     };
-    groups.into_iter().map(ask).collect()
+    groups.into_iter().filter_map(ask).collect()
 }
 
 fn letters(bus: &BusSettings) -> Result<Letters, strobe_bus::Error> {
