@@ -52,7 +52,7 @@ pub struct ProfilerConfig {
 pub struct LimitsConfig {
     /// Of each service, unless it has its own.
     pub service: LimitConfig,
-    /// Of services that have their own.
+    /// Of services that have their own; what one of these does not say is as for every service.
     pub services: BTreeMap<String, LimitConfig>,
     /// Of teams.
     pub teams: BTreeMap<String, LimitConfig>,
@@ -141,7 +141,13 @@ impl LimitsConfig {
         let count = self.services.len().max(self.teams.len()).max(self.team_of.len());
         in_range("limits of services and teams", count as f64, 0.0, OWN_MAX as f64)?;
         let own = |(name, limit): (&String, &LimitConfig)| {
-            Ok((name.clone(), (limit.per_hour()?, limit.lifted_until_us)))
+            let whole = LimitConfig {
+                samples: limit.samples.or(self.service.samples),
+                bus_bytes: limit.bus_bytes.or(self.service.bus_bytes),
+                stored_bytes: limit.stored_bytes.or(self.service.stored_bytes),
+                ..*limit
+            };
+            Ok((name.clone(), (whole.per_hour()?, limit.lifted_until_us)))
         };
         let team = |(name, limit): (&String, &LimitConfig)| Ok((name.clone(), limit.per_hour()?));
         Ok(Limits {
@@ -195,6 +201,19 @@ mod tests {
         let config = SamplingConfig::from_json(text).unwrap();
         assert_eq!(config.profilers["cpu"].bounds(), Ok(Bounds::CPU));
         assert_eq!(config.limits.limits().unwrap().fleet, PerHour::UNLIMITED);
+    }
+
+    /// Checks that a service whose limit was lifted has the limit of every service again afterwards, though nothing else was said
+    /// of it.
+    #[test]
+    fn a_lifted_limit_comes_back() {
+        let text =
+            br#"{"limits": {"service": {"samples": 5000}, "services": {"orders": {"lifted_until_us": 7}}}}"#;
+        let limits = SamplingConfig::from_json(text).unwrap().limits.limits().unwrap();
+        assert_eq!(
+            (limits.services["orders"].0.samples, limits.services["orders"].1),
+            (5_000.0, 7)
+        );
     }
 
     /// Checks that rates and limits that cannot be meant are refused by name.

@@ -15,15 +15,22 @@ use crate::render::{self, Output};
 use crate::selection::Span;
 use crate::times::shown;
 
+mod limits;
+
 /// What to do.
 #[derive(clap::Subcommand)]
 #[command(
     after_help = "EXAMPLES\n  strobe sampling set --samples-per-hour 40000\n  strobe sampling show\n  strobe sampling \
-                        explain orders\n  strobe sampling check --since -6h"
+                        explain orders\n  strobe sampling check --since -6h\n  strobe sampling limit --service orders --samples 20000\n  \
+                        strobe sampling lift orders --for 2h"
 )]
 pub enum Command {
     /// Set how many samples per hour are desired of each service, and between what plans may lie.
     Set(SetArgs),
+    /// Limit what services, teams or the fleet may send in an hour: more is thinned, and the rest weighs more.
+    Limit(limits::LimitArgs),
+    /// Lift the limit of a service for a while.
+    Lift(limits::LiftArgs),
     /// What is desired, observed and in force, for every service.
     Show {
         /// Only this service.
@@ -98,6 +105,8 @@ pub struct SetArgs {
 pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
     match command {
         Command::Set(args) => set(&config.bus()?, args),
+        Command::Limit(args) => limits::limit(&config.bus()?, args),
+        Command::Lift(args) => limits::lift(&config.bus()?, args),
         Command::Show { service, output } => show(&config.bus()?, service.as_deref(), *output),
         Command::Explain { service, profiler } => explain(&config.bus()?, service, profiler),
         Command::Check {
@@ -143,6 +152,16 @@ fn set(bus: &BusSettings, args: &SetArgs) -> Result<(), CliError> {
     ] {
         *value = given.or(*value);
     }
+    let rate = profiler.samples_per_hour;
+    put(bus, config)?;
+    render::say(format!(
+        "{rate} samples per hour of each service are desired of `{}`; `strobe run tuner` sees to it",
+        args.profiler
+    ))
+}
+
+/// Puts a configuration in force.
+pub(super) fn put(bus: &BusSettings, config: SamplingConfig) -> Result<(), CliError> {
     let config = config
         .validate()
         .map_err(|error| CliError::Usage(error.to_string()))?;
@@ -158,11 +177,7 @@ fn set(bus: &BusSettings, args: &SetArgs) -> Result<(), CliError> {
     if producer.push(1, message).is_ok() {
         let outcomes = producer.flush(std::time::Duration::from_secs(30));
         if let [strobe_bus::Outcome::Acknowledged { .. }] = outcomes[..] {
-            let profiler = &config.profilers[&args.profiler];
-            return render::say(format!(
-                "{} samples per hour of each service are desired of `{}`; `strobe run tuner` sees to it",
-                profiler.samples_per_hour, args.profiler
-            ));
+            return Ok(());
         }
     }
     Err(CliError::Usage(format!(
