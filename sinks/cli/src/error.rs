@@ -72,6 +72,21 @@ pub enum CliError {
         /// Its end.
         until: String,
     },
+    /// Slots were planned, and none of them ran: nothing is known, which is not 0.
+    #[error(
+        "`{service}` was not sampled from {since} to {until}, which does not say that it took nothing: of the slots that {hosts} planned for it none \
+         ran; ask for a longer range, or `strobe sampling explain {service}`"
+    )]
+    NotSampled {
+        /// The service.
+        service: String,
+        /// Its hosts, counted.
+        hosts: String,
+        /// Start of the range, as people read it.
+        since: String,
+        /// Its end.
+        until: String,
+    },
     /// Something that was named is not there.
     #[error("{0}")]
     Missing(String),
@@ -106,7 +121,7 @@ impl CliError {
             | Self::Schemas(_)
             | Self::Processor(strobe_processor::ProcessorError::Schemas(_))
             | Self::Explore(strobe_explore::Error::Selection(_)) => 2,
-            Self::NothingStored { .. } => 3,
+            Self::NothingStored { .. } | Self::NotSampled { .. } => 3,
             Self::ConfigRead { .. }
             | Self::Config(_)
             | Self::Alerts(strobe_alerts::AlertsError::Address(_)) => 78,

@@ -15,6 +15,8 @@ use crate::store::StackStore;
 use crate::top::{By, TopRow};
 use crate::{Error, Explorer, Selection};
 
+mod nodes;
+
 /// Sums of a run and a stack (or name) that are looked at at most: 60 runs of an hour, on a hundred hosts, with 300 stacks each.
 /// What has more is shown without ±.
 const SUMS_MAX: usize = 2_000_000;
@@ -106,7 +108,7 @@ impl Explorer {
         if parts.len() > SUMS_MAX {
             return Ok(None);
         }
-        let mut sums = Sums::new(rows.len(), runs.u.len());
+        let mut sums = Sums::new(1 + 2 * rows.len(), runs.u.len());
         self.with_stacks(selection, |store, selected| {
             let mut places = Places::new(store, by, rows);
             for part in &parts {
@@ -237,15 +239,14 @@ fn signed(us: u64) -> i64 {
     i64::try_from(us).unwrap_or(i64::MAX)
 }
 
-/// Sums of parts over runs: the whole first, then of each row alone and with what it calls.
+/// Sums of parts over runs: of a top the whole first, then of each row alone and with what it calls.
 struct Sums {
     t: Vec<Vec<f64>>,
     squares: Vec<f64>,
 }
 
 impl Sums {
-    fn new(rows: usize, runs: usize) -> Self {
-        let parts = 1 + 2 * rows;
+    fn new(parts: usize, runs: usize) -> Self {
         Self {
             t: vec![vec![0.0; runs]; parts],
             squares: vec![0.0; parts],
@@ -259,32 +260,44 @@ impl Sums {
     }
 
     fn finish(self, runs: &Runs, coverage: &CoverageRow) -> Intervals {
-        let correction = if coverage.stood_for > 0.0 {
-            coverage.planned / coverage.stood_for
-        } else {
-            1.0
-        };
+        let totals = self.totals(runs, coverage);
+        Intervals {
+            whole: totals[0],
+            rows: totals[1..]
+                .chunks_exact(2)
+                .map(|pair| (pair[0], pair[1]))
+                .collect(),
+            correction: coverage.correction(),
+        }
+    }
+
+    /// Returns what each part is known to.
+    fn totals(self, runs: &Runs, coverage: &CoverageRow) -> Vec<Total> {
+        let correction = coverage.correction();
         let stood_for: f64 = runs.u.iter().sum();
         let slots = correction * stood_for;
         let profiled = if slots > 0.0 { runs.done_s / slots } else { 0.0 };
-        let total = |part: usize| {
+        let total = |(t, &squared_weights): (&Vec<f64>, &f64)| {
             let mut sums = RunSums::default();
-            let t = &self.t[part];
             t.iter().zip(&runs.u).for_each(|(&t, &u)| sums.add(u, t));
             let population = Population {
                 slots,
                 profiled,
-                squared_weights: self.squares[part],
+                squared_weights,
             };
             Total::new(sums.t, correction, &sums, population)
         };
-        let rows = (self.t.len() - 1) / 2;
-        Intervals {
-            whole: total(0),
-            rows: (0..rows)
-                .map(|row| (total(1 + 2 * row), total(2 + 2 * row)))
-                .collect(),
-            correction,
+        self.t.iter().zip(&self.squares).map(total).collect()
+    }
+}
+
+impl CoverageRow {
+    /// Returns c: by what weights are multiplied for what was refused or cut short.
+    fn correction(&self) -> f64 {
+        if self.stood_for > 0.0 {
+            self.planned / self.stood_for
+        } else {
+            1.0
         }
     }
 }

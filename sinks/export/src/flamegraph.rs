@@ -8,6 +8,8 @@ use inferno::flamegraph::color::{BasicPalette, Color, Palette, PaletteMap};
 use crate::ExportError;
 use crate::folded::clean;
 
+mod notes;
+
 /// A stack with what it takes by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoldedStack {
@@ -31,6 +33,8 @@ pub struct Options {
     /// Groups of functions by name, where colours show those: a group has one colour in every picture, what has none or the
     /// empty one is grey, and the groups that are there are named below the title.
     pub groups: Option<BTreeMap<String, String>>,
+    /// What tooltips say more of a box, by its path of names from the root.
+    pub notes: BTreeMap<Vec<String>, String>,
 }
 
 /// Most groups that are named below the title: what fits a line.
@@ -129,7 +133,10 @@ pub fn svg(stacks: &[FoldedStack], options: &Options) -> Result<Vec<u8>, ExportE
     let mut picture = Vec::new();
     flamegraph::from_lines(&mut drawing, lines.iter().map(String::as_str), &mut picture)
         .map_err(|error| ExportError::Draw(error.to_string()))?;
-    Ok(picture)
+    Ok(match options.notes.is_empty() {
+        true => picture,
+        false => notes::add(&picture, &options.notes),
+    })
 }
 
 #[cfg(test)]
@@ -149,7 +156,7 @@ mod tests {
             title: "t".into(),
             subtitle: "s".into(),
             differential,
-            groups: None,
+            ..Options::default()
         };
         String::from_utf8(svg(stacks, &options).unwrap()).unwrap()
     }
@@ -218,6 +225,42 @@ mod tests {
         assert_ne!(fill("copy"), fill("parse"));
         assert_eq!(fill("main"), "rgb(190,190,190)");
         assert!(picture.contains("copy=vector rgb("), "the groups are named");
+    }
+
+    /// Checks that a note stands in the tooltip of its own box, though another one bears the same name.
+    #[test]
+    fn notes_stand_in_their_own_tooltips() {
+        let stacks = [
+            stack(&["main", "copy"], 50, 0),
+            stack(&["main", "a<b>", "copy"], 30, 0),
+            stack(&["main", "z"], 20, 0),
+        ];
+        let note = |path: &[&str], text: &str| {
+            (
+                path.iter().map(|&name| name.to_owned()).collect::<Vec<_>>(),
+                text.to_owned(),
+            )
+        };
+        let options = Options {
+            notes: [
+                note(&[], "± 9"),
+                note(&["main", "copy"], "± 5"),
+                note(&["main", "a<b>", "copy"], "± 3"),
+                note(&["main", "a<b>"], "fewer than 10 runs"),
+            ]
+            .into(),
+            ..Options::default()
+        };
+        let picture = String::from_utf8(svg(&stacks, &options).unwrap()).unwrap();
+        for title in [
+            "<title>all (100 millionths of a core, 100%; ± 9)</title>",
+            "<title>copy (50 millionths of a core, 50.00%; ± 5)</title>",
+            "<title>copy (30 millionths of a core, 30.00%; ± 3)</title>",
+            "<title>a&lt;b&gt; (30 millionths of a core, 30.00%; fewer than 10 runs)</title>",
+            "<title>z (20 millionths of a core, 20.00%)</title>",
+        ] {
+            assert!(picture.contains(title), "{title}: {picture}");
+        }
     }
 
     /// Checks that nothing to draw is an error, not an empty file.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use strobe_explore::{By, Explorer, FlameTree, NodeKind};
+use strobe_explore::{Explorer, FlameTree, NodeKind};
 use strobe_export::flamegraph::{FoldedStack, Options, svg};
 use strobe_sampling::spread::Total;
 
-use crate::commands::wait;
+use crate::commands::{not_found, wait};
 use crate::config::Config;
 use crate::error::CliError;
 use crate::render;
@@ -45,7 +45,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     let selection = args.selection.selection()?;
     let baseline = args.baseline.selection(&selection)?;
     let explorer = Explorer::new(&config.clickhouse.reader()?);
-    let (tree, values, intervals) = wait(async {
+    let (tree, values, totals) = wait(async {
         let tree = explorer
             .tree(&selection, baseline.as_ref(), args.max_nodes)
             .await?;
@@ -53,24 +53,25 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
             Some(key) => explorer.values_of_functions(&selection, key).await?,
             None => BTreeMap::new(),
         };
-        let intervals = explorer.intervals(&selection, By::Function, &[]).await?;
-        Ok((tree, values, intervals))
+        let totals = explorer.node_totals(&selection, &tree).await?;
+        Ok((tree, values, totals))
     })?;
     let total = tree.nodes.first().map_or(0.0, |root| root.total);
     if total <= 0.0 && tree.nodes.first().is_none_or(|root| root.baseline_total <= 0.0) {
-        return Err(render::nothing(selection.range));
+        return Err(not_found(&explorer, &selection));
     }
     let what = args.selection.service.as_deref().unwrap_or("all services");
-    let known = match intervals.map(|intervals| intervals.whole) {
-        Some(Total::Known { plus_minus, .. }) => format!(" ± {:.2}", tree.range.cores(plus_minus * 1e9)),
+    let known = match totals.as_ref().and_then(|totals| totals.first()) {
+        Some(&Total::Known { plus_minus, .. }) => format!(" ± {:.2}", tree.range.cores(plus_minus * 1e9)),
         Some(Total::FewRuns { .. }) => " (fewer than 10 runs)".to_owned(),
-        _ => String::new(),
+        Some(Total::NotSampled) | None => String::new(),
     };
     let options = Options {
         title: format!("{what}: {:.2} cores{known}", tree.range.cores(total)),
         subtitle: format!("{} to {}", shown(tree.range.since_us), shown(tree.range.until_us)),
         differential: tree.baseline.is_some(),
         groups: args.color_by.is_some().then_some(values),
+        notes: totals.map_or_else(BTreeMap::new, |totals| notes(&tree, &totals)),
     };
     let picture = svg(&folded(&tree), &options)?;
     if args.output.as_os_str() == "-" {
@@ -83,6 +84,27 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
     })?;
     eprintln!("written to {}", args.output.display());
     Ok(())
+}
+
+/// Returns what the tooltip of each node says of how well it is known, by its path.
+fn notes(tree: &FlameTree, totals: &[Total]) -> BTreeMap<Vec<String>, String> {
+    let mut path: Vec<String> = Vec::new();
+    let mut notes = BTreeMap::new();
+    for (node, total) in tree.nodes.iter().zip(totals) {
+        path.truncate(node.depth.saturating_sub(1) as usize);
+        if node.kind != NodeKind::Root {
+            path.push(tree.name(node).to_owned());
+        }
+        let note = match *total {
+            Total::Known { plus_minus, .. } => {
+                format!("± {:.0}", tree.range.cores(plus_minus * 1e9) * 1e6)
+            }
+            Total::FewRuns { .. } => "fewer than 10 runs".to_owned(),
+            Total::NotSampled => "not sampled".to_owned(),
+        };
+        notes.insert(path.clone(), note);
+    }
+    notes
 }
 
 /// Returns the tree's nodes as stacks with what each has alone, in millionths of a core, since they are whole numbers.

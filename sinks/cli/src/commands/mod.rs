@@ -27,7 +27,12 @@ pub mod topics;
 
 use std::future::Future;
 
+use strobe_explore::{Explorer, Selection};
+use strobe_sampling::spread::Total;
+
 use crate::error::CliError;
+use crate::render;
+use crate::times::shown;
 
 /// Runs a question to its end, on this thread.
 ///
@@ -41,4 +46,29 @@ pub fn wait<T>(question: impl Future<Output = Result<T, CliError>>) -> Result<T,
         source,
     })?;
     runtime.block_on(question)
+}
+
+/// Returns what to say where nothing is found of a selection: that nothing was sampled of its service, where slots were planned for it
+/// and none of them ran; else that nothing is stored.
+pub fn not_found(explorer: &Explorer, selection: &Selection) -> CliError {
+    let range = selection.range;
+    let nothing = || render::nothing(range);
+    let Some(service) = &selection.service else {
+        return nothing();
+    };
+    let hours = match wait(async { Ok(explorer.service_hours(&selection.profiler, range).await?) }) {
+        Ok(hours) => hours,
+        Err(_) => return nothing(),
+    };
+    let of_service = || hours.iter().filter(|hour| hour.service == *service);
+    let hosts = of_service().map(|hour| hour.hosts).max();
+    match hosts {
+        Some(hosts) if of_service().all(|hour| hour.total == Total::NotSampled) => CliError::NotSampled {
+            service: service.clone(),
+            hosts: if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") },
+            since: shown(range.since_us),
+            until: shown(range.until_us),
+        },
+        _ => nothing(),
+    }
 }

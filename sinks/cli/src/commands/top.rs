@@ -4,7 +4,7 @@ use serde_json::json;
 use strobe_explore::{By, Completeness, Explorer, Intervals, Range, Selection, Sort, Top, TopRow};
 use strobe_sampling::spread::Total;
 
-use crate::commands::wait;
+use crate::commands::{not_found, wait};
 use crate::config::Config;
 use crate::error::CliError;
 use crate::render::{self, Output};
@@ -119,7 +119,7 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         Output::Table => as_table(&answer, &selection, args.by)?,
     }
     match nothing {
-        true => Err(render::nothing(selection.range)),
+        true => Err(not_found(&explorer, &selection)),
         false => Ok(()),
     }
 }
@@ -347,7 +347,7 @@ fn name_of(by: ByArg) -> &'static str {
 fn cells(top: &Top, row: &TopRow, by: ByArg, stacks: bool, known: Option<&(Total, Total)>) -> Vec<String> {
     let plus_minus = |total: &Total| match *total {
         Total::Known { plus_minus, .. } => render::cores(top.range.cores(plus_minus * 1e9)),
-        Total::FewRuns { .. } => "few runs".into(),
+        Total::FewRuns { .. } => "< 10 runs".into(),
         Total::NotSampled => "-".into(),
     };
     let mut cells = vec![render::cores(top.range.cores(row.self_weight))];
