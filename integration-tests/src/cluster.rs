@@ -322,12 +322,34 @@ impl Cluster {
     /// # Errors
     /// Where it cannot be started.
     pub fn agent(&self, arguments: &[&str], fail_at: Option<&str>) -> Result<Part> {
+        let variables: Vec<(&str, &str)> = fail_at.iter().map(|point| ("STROBE_FAIL_AT", *point)).collect();
         let mut command = Command::new(executable("strobe-agent")?);
+        self.agent_of(&mut command, arguments, &variables)
+    }
+
+    /// Starts an agent that is first in line for the CPUs, with variables of its own in its environment: one that starves on a busy
+    /// machine says nothing about what it measures.
+    ///
+    /// # Errors
+    /// As [`Cluster::agent`].
+    pub fn agent_first_in_line(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Part> {
+        let mut command = Command::new("nice");
+        command.args(["-n", "-30"]).arg(executable("strobe-agent")?);
+        self.agent_of(&mut command, arguments, variables)
+    }
+
+    fn agent_of(
+        &self,
+        command: &mut Command,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Part> {
         command
             .args(["run", "--config"])
             .arg(self.path("agent.toml"))
-            .args(arguments);
-        self.start_part("agent", command, fail_at)
+            .args(arguments)
+            .envs(variables.iter().copied());
+        Part::start("agent", command, &self.path("agent.log"))
     }
 
     fn start_part(&self, name: &str, mut command: Command, fail_at: Option<&str>) -> Result<Part> {

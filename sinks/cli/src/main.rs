@@ -171,7 +171,7 @@ impl Cli {
             Command::Resymbolize(args) => commands::resymbolize::run(&config, &args),
             Command::Symbols(command) => commands::symbols::run(&config, &command),
             Command::Sampling(command) => commands::sampling::run(&config, &command),
-            Command::Simulate(args) => commands::simulate::run(&args),
+            Command::Simulate(args) => commands::simulate::run(&config, &args),
             Command::Run(command) => commands::run::run(config, &command),
             Command::Completion { .. } | Command::SymbolWorker => Ok(()),
         }

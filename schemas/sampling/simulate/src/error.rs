@@ -24,6 +24,9 @@ pub enum SimulateError {
     /// A number that sampling itself refuses.
     #[error(transparent)]
     Sampling(#[from] strobe_sampling::SamplingError),
+    /// What stands outside of the fleet cannot go on.
+    #[error("{0}")]
+    Outside(#[source] crate::outside::OutsideError),
     /// A weight that could not be formed.
     #[error("a sample has no weight: {0}")]
     Weight(#[from] strobe_sampling::WeightError),

@@ -12,6 +12,7 @@ use strobe_sampling::tuner::{Desired, Gather, Tuner, WINDOW_US};
 use crate::error::SimulateError;
 use crate::load::{FIRST_DAY, STRETCH_MINUTES, World, stretch};
 use crate::outcome::{Hour, Outcome, ServiceOutcome};
+use crate::outside::{HourReport, Outside, RunReport, Told};
 use crate::run::{Factor, Runs};
 use crate::scenario::Scenario;
 
@@ -60,6 +61,15 @@ struct Fleet<'a> {
     /// What is busy in the mean hour of each service, to which refusals relate.
     cpu_seconds: Vec<f64>,
     weights: Vec<f64>,
+    outside: Option<Beyond<'a>>,
+}
+
+/// Whoever takes the reports, and what hosts have to report.
+struct Beyond<'a> {
+    who: &'a mut dyn Outside,
+    told: Told,
+    /// The window before, whose reports are under way, and its end.
+    reported: (u64, Vec<HourReport>),
 }
 
 /// Simulates a scenario in `world`, which is its own, with the draws of `seed`; `omit` leaves out a factor of
@@ -73,7 +83,30 @@ pub fn simulate(
     seed: u64,
     omit: Option<Factor>,
 ) -> Result<Outcome, SimulateError> {
-    let mut fleet = Fleet::new(scenario, world, seed, omit)?;
+    go(Fleet::new(scenario, world, seed, omit)?, scenario, seed)
+}
+
+/// Like [`simulate`], with plans that `outside` makes from what hosts report, instead of a tuner in memory.
+///
+/// # Errors
+/// As [`simulate`], and [`SimulateError::Outside`] where `outside` cannot go on.
+pub fn simulate_with(
+    scenario: &Scenario,
+    world: &World,
+    seed: u64,
+    outside: &mut dyn Outside,
+) -> Result<Outcome, SimulateError> {
+    let mut fleet = Fleet::new(scenario, world, seed, None)?;
+    fleet.outside = Some(Beyond {
+        who: outside,
+        told: Told::default(),
+        reported: (0, Vec::new()),
+    });
+    go(fleet, scenario, seed)
+}
+
+fn go(mut fleet: Fleet<'_>, scenario: &Scenario, seed: u64) -> Result<Outcome, SimulateError> {
+    let world = fleet.world;
     let salt = format!("seed-{seed}");
     let all: Vec<Grid> = (0..world.hosts.len())
         .map(|host| Grid::new(&salt, PROFILER, &format!("host-{host}"), scenario.slot()))
@@ -90,7 +123,7 @@ pub fn simulate(
         }
         match slot % slots_per_window {
             0 => fleet.next_window(slot),
-            REPORT_SLOTS => stale |= fleet.tune(),
+            REPORT_SLOTS => stale |= fleet.tune()?,
             _ => {}
         }
         if stale {
@@ -137,6 +170,7 @@ impl<'a> Fleet<'a> {
             turning: Vec::new(),
             cpu_seconds: Vec::new(),
             weights: Vec::new(),
+            outside: None,
         })
     }
 
@@ -184,11 +218,30 @@ impl<'a> Fleet<'a> {
             let over = std::mem::replace(&mut tuned.gather, Gather::new(now_us));
             tuned.reported = (slot > 0).then_some(over);
         }
+        if let Some(beyond) = &mut self.outside {
+            beyond.reported = (now_us, beyond.told.reports(now_us));
+        }
     }
 
     /// Takes in the windows that were reported; returns whether any plan changed.
-    fn tune(&mut self) -> bool {
+    fn tune(&mut self) -> Result<bool, SimulateError> {
         let mut changed = false;
+        if let Some(beyond) = &mut self.outside {
+            let (end_us, reports) = std::mem::take(&mut beyond.reported);
+            if reports.is_empty() {
+                return Ok(false);
+            }
+            let plans = beyond
+                .who
+                .window(end_us, &reports)
+                .map_err(SimulateError::Outside)?;
+            for (tuned, plan) in self.services.iter_mut().zip(plans) {
+                let Some(plan) = plan else { continue };
+                changed |= plan != tuned.plan;
+                tuned.plan = plan;
+            }
+            return Ok(changed);
+        }
         for tuned in &mut self.services {
             let Some(reported) = tuned.reported.take() else {
                 continue;
@@ -201,7 +254,7 @@ impl<'a> Fleet<'a> {
                 tuned.plan = decision.plan;
             }
         }
-        changed
+        Ok(changed)
     }
 
     /// Lets each host that is there choose among the plans of its services.
@@ -241,12 +294,51 @@ impl<'a> Fleet<'a> {
                 }
             }
         }
+        if self.outside.is_some() {
+            self.tell_planned(number);
+        }
         for at in 0..self.grids.len() {
             if self.grids[at].runs(number, self.probabilities[at]) {
                 self.run(at, number)?;
             }
         }
         Ok(())
+    }
+
+    /// Counts a slot as planned for whoever is there at its moment.
+    fn tell_planned(&mut self, number: u64) {
+        for at in 0..self.grids.len() {
+            let (host, start_us) = (self.there[at], self.moment(at, number));
+            if !self.world.is_there(host, stretch(start_us)) {
+                continue;
+            }
+            let hour = self.hour(start_us + self.plans[at].planned_us / 2);
+            let slot_us = self.bounds.slot.us();
+            let from_us = number * slot_us - FIRST_DAY * DAY_US;
+            let world = self.world;
+            for &service in &world.hosts[host].services {
+                world.cpu_seconds(host, service, from_us, from_us + slot_us, &mut self.cpu_seconds);
+                let cpu_us = (self.cpu_seconds.iter().sum::<f64>() * 1e6) as u64;
+                let planned = Coverage {
+                    planned: 1,
+                    ..Coverage::default()
+                };
+                self.tell(host, service, hour, planned);
+                // What the host's kernel would account for, in the hour in which it was used.
+                let used = Coverage {
+                    cpu_us,
+                    ..Coverage::default()
+                };
+                self.tell(host, service, (from_us / HOUR_US) as usize, used);
+            }
+        }
+    }
+
+    /// Tells whoever takes reports.
+    fn tell(&mut self, host: usize, service: usize, hour: usize, news: Coverage) {
+        if let Some(beyond) = &mut self.outside {
+            beyond.told.add(host, service, hour as u64 + FIRST_DAY * 24, news);
+        }
     }
 
     /// Returns the moment of a slot of the host in place `at`, since the first day's start.
@@ -284,6 +376,12 @@ impl<'a> Fleet<'a> {
                 coverage.refused += 1;
                 coverage.drawn_inverse += inverse;
                 tuned.gather.report(host as u64, inverse, RunSums::default(), 0);
+                let refused = Coverage {
+                    refused: 1,
+                    drawn_inverse: inverse,
+                    ..Coverage::default()
+                };
+                self.tell(host, service, hour, refused);
                 continue;
             }
             world.cpu_seconds(host, service, start_us, start_us + done_us, &mut self.cpu_seconds);
@@ -302,7 +400,7 @@ impl<'a> Fleet<'a> {
             let tuned = &mut self.services[service];
             tuned.gather.report(host as u64, inverse, sums, taken.samples);
             let entry = &mut tuned.hours[hour];
-            entry.coverage += Coverage {
+            let news = Coverage {
                 complete: u64::from(done >= 1.0),
                 cut_short: u64::from(done < 1.0),
                 drawn_inverse: inverse,
@@ -311,8 +409,22 @@ impl<'a> Fleet<'a> {
                 done: sums,
                 ..Coverage::default()
             };
+            entry.coverage += news;
             entry.stored += taken.stored;
             entry.add(u, &self.weights);
+            if let Some(beyond) = &mut self.outside {
+                let run = RunReport {
+                    host,
+                    service,
+                    start_us: FIRST_DAY * DAY_US + start_us,
+                    done_us,
+                    plan,
+                    taken: taken.samples,
+                    kept: &self.runs.kept(),
+                };
+                beyond.who.run(&run).map_err(SimulateError::Outside)?;
+                self.tell(host, service, hour, news);
+            }
         }
         Ok(())
     }

@@ -8,7 +8,8 @@
 //!
 //! 1. [`Scenario::from_toml`] → [`World::new`] → [`World::truth`];
 //! 2. [`simulate`] with a seed → [`Outcome`], with [`Outcome::table`] and [`Outcome::plot`];
-//! 3. [`Trials::run`] over many seeds → bias and how often intervals hold.
+//! 3. or [`simulate_with`] somebody who takes what hosts report and makes the plans ([`Outside`]): the real tuner, behind a bus;
+//! 4. [`Trials::run`] over many seeds → bias and how often intervals hold.
 //!
 //! One seed, one result: each go has a generator of its own (xoshiro256++), and a salt of its own for the
 //! draws.
@@ -17,15 +18,17 @@ mod error;
 mod fleet;
 mod load;
 mod outcome;
+mod outside;
 mod plot;
 mod run;
 mod scenario;
 mod trials;
 
 pub use error::SimulateError;
-pub use fleet::simulate;
+pub use fleet::{simulate, simulate_with};
 pub use load::{FIRST_DAY, Host, STRETCH_MINUTES, ServiceLoad, World};
 pub use outcome::{Hour, Outcome, ServiceOutcome};
+pub use outside::{HourReport, Outside, OutsideError, RunReport};
 pub use plot::PlotError;
 pub use run::Factor;
 pub use scenario::{Faults, Fixed, Function, Hosts, Scenario, Service};

@@ -77,6 +77,11 @@ pub struct Taken {
 }
 
 impl Runs {
+    /// Returns the samples that stayed of each part in the run that was sampled last.
+    pub fn kept(&self) -> Vec<u64> {
+        self.kept.iter().map(|groups| groups.iter().sum()).collect()
+    }
+
     /// Returns how runs go in a scenario.
     pub fn new(faults: Faults, cpus: f64, slot_us: u64, omit: Option<Factor>) -> Self {
         let uneven = faults.lost > 0.0 || faults.throttled > 0.0;
