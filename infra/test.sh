@@ -31,7 +31,7 @@ step() {
 
 # Journeys that kill parts and wait: sessions that time out, brokers and engines that start again. Each has a broker and an engine of
 # its own and seldom uses a core, so these binaries run beside one another; all others, which measure, run one at a time.
-WAITING=(loss loss_agent real)
+WAITING=(loss loss_agent real simulated)
 
 # Prints the names of all test targets of the workspace but those that wait.
 measuring() {

@@ -61,6 +61,7 @@ fn simulated(cluster: &Cluster, disturbed: bool) -> Result<(Vec<serde_json::Valu
     let plans = plans.as_array().context("no plans")?.clone();
     let errors = text
         .lines()
+        .map(str::trim_start)
         .filter(|line| line.starts_with("web ") || line.starts_with("batch "))
         .filter_map(|line| line.split_whitespace().last()?.parse().ok())
         .collect();
@@ -75,8 +76,12 @@ fn simulated(cluster: &Cluster, disturbed: bool) -> Result<(Vec<serde_json::Valu
 #[test]
 fn a_simulated_fleet_goes_through_the_bus() -> Result<()> {
     let mut found = Vec::new();
-    for disturbed in [false, true] {
-        journey("a_simulated_fleet_goes_through_the_bus", &[], |cluster| {
+    // Each in topics and tables of its own.
+    for (name, disturbed) in [
+        ("simulated_fleet", false),
+        ("simulated_fleet_of_two_tuners", true),
+    ] {
+        journey(name, &[], |cluster| {
             found.push(simulated(cluster, disturbed)?);
             Ok(())
         })?;

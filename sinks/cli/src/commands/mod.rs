@@ -65,7 +65,11 @@ pub fn not_found(explorer: &Explorer, selection: &Selection) -> CliError {
     match hosts {
         Some(hosts) if of_service().all(|hour| hour.total == Total::NotSampled) => CliError::NotSampled {
             service: service.clone(),
-            hosts: if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") },
+            hosts: if hosts == 1 {
+                "1 host".to_owned()
+            } else {
+                format!("{hosts} hosts")
+            },
             since: shown(range.since_us),
             until: shown(range.until_us),
         },

@@ -53,7 +53,7 @@ pub(super) fn add(picture: &[u8], notes: &BTreeMap<Vec<String>, String>) -> Vec<
             }
         };
         if let Some(note) = notes.get(&path) {
-            inserts.push((one.title_end, note));
+            inserts.push((one.title_end, note.as_str()));
         }
         if let Some(row) = rows.last_mut() {
             row.push((one.from, one.width, path));
@@ -88,22 +88,11 @@ fn boxes(text: &str) -> Vec<Rect<'_>> {
         else {
             break;
         };
-        let value = |name: &str| -> Option<&str> {
-            let at = rect.find(&format!(" {name}=\""))? + name.len() + 3;
-            rect[at..].split('"').next()
-        };
         let title = &text[start..end];
         let (Some(name_end), true) = (title.rfind(" ("), title.ends_with(')')) else {
             continue;
         };
-        let numbers = (|| {
-            Some((
-                value("y")?.parse().ok()?,
-                value("fg:x")?.parse().ok()?,
-                value("fg:w")?.parse().ok()?,
-            ))
-        })();
-        if let Some((y, from, width)) = numbers {
+        if let Some((y, from, width)) = place(rect) {
             found.push(Rect {
                 name: &title[..name_end],
                 y,
@@ -114,6 +103,19 @@ fn boxes(text: &str) -> Vec<Rect<'_>> {
         }
     }
     found
+}
+
+/// Returns where a rectangle lies: its distance from the top, where it begins and how wide it is, in the picture's own unit.
+fn place(rect: &str) -> Option<(f64, u64, u64)> {
+    let value = |name: &str| {
+        let at = rect.find(&format!(" {name}=\""))? + name.len() + 3;
+        rect[at..].split('"').next()
+    };
+    Some((
+        value("y")?.parse().ok()?,
+        value("fg:x")?.parse().ok()?,
+        value("fg:w")?.parse().ok()?,
+    ))
 }
 
 fn unescaped(text: &str) -> String {
