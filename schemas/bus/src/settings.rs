@@ -186,6 +186,7 @@ pub struct BusSettings {
     partitions: i32,
     options: Options,
     client_id: String,
+    prompt: bool,
 }
 
 impl fmt::Debug for BusSettings {
@@ -268,6 +269,7 @@ impl Bus {
             partitions: self.partitions,
             options,
             client_id: "strobe".into(),
+            prompt: false,
         };
         settings.prove_options()?;
         Ok(settings)
@@ -316,11 +318,7 @@ impl BusSettings {
     /// Returns the settings for conversations, whose messages are few and waited for: a producer sends each at once, and a consumer
     /// waits at the broker, which answers as soon as something comes, instead of asking ten times a second. What a site has set stays.
     pub fn prompt(mut self) -> Self {
-        for (name, value) in [("linger.ms", "2"), ("fetch.wait.max.ms", "5000")] {
-            if !self.options.0.contains_key(name) {
-                self.options.set(name, value);
-            }
-        }
+        self.prompt = true;
         self
     }
 
@@ -355,12 +353,22 @@ impl BusSettings {
 
     /// Returns the configuration of a producer.
     pub(crate) fn producer(&self) -> ClientConfig {
-        self.client(&DEFAULT_PRODUCER, &LOCKED_PRODUCER)
+        let mut config = self.client(&DEFAULT_PRODUCER, &LOCKED_PRODUCER);
+        self.hurry(&mut config, "linger.ms", "2");
+        config
+    }
+
+    /// Sets an option for conversations, unless the site has set it.
+    fn hurry(&self, config: &mut ClientConfig, name: &str, value: &str) {
+        if self.prompt && !self.options.0.contains_key(name) {
+            config.set(name, value);
+        }
     }
 
     /// Returns the configuration of a consumer of `group`.
     pub(crate) fn consumer(&self, group: Option<&str>) -> ClientConfig {
         let mut config = self.client(&DEFAULT_CONSUMER, &LOCKED_CONSUMER);
+        self.hurry(&mut config, "fetch.wait.max.ms", "5000");
         if let Some(group) = group {
             config.set("group.id", group);
         }

@@ -98,7 +98,7 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
                 ready: Box::new(move || bus_answers(&bus)),
                 remembered: Mutex::default(),
             };
-            start(role, "trigger", &telemetry.pulse, endpoint, &shutdown)?;
+            start(role, health("trigger", &telemetry.pulse), endpoint, &shutdown)?;
             Ok(strobe_processor::trigger::run_with(
                 &settings, &shutdown, &telemetry,
             )?)
@@ -111,7 +111,7 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
                 ready: Box::new(move || bus_answers(&bus)),
                 remembered: Mutex::default(),
             };
-            start(role, "alerts", &pulse, None, &shutdown)?;
+            start(role, health("alerts", &pulse), None, &shutdown)?;
             Ok(strobe_alerts::run(&settings, &shutdown, &pulse)?)
         }
         Command::Sink => {

@@ -111,7 +111,8 @@ pub fn run(config: &Config, args: &Args) -> Result<(), CliError> {
         sort: args.sort,
         limit: args.limit,
     };
-    let answer = answer(config, &selection, baseline.as_ref(), &rows)?;
+    let explorer = Explorer::new(&config.clickhouse.reader()?);
+    let answer = answer(&explorer, &selection, baseline.as_ref(), &rows)?;
     let nothing = answer.samples == 0 && answer.top.baseline_total <= 0.0;
     match args.output {
         Output::Json => render::json(&as_json(&answer))?,
@@ -133,12 +134,11 @@ struct Rows<'a> {
 }
 
 fn answer(
-    config: &Config,
+    explorer: &Explorer,
     selection: &Selection,
     baseline: Option<&Selection>,
     rows: &Rows<'_>,
 ) -> Result<Answer, CliError> {
-    let explorer = Explorer::new(&config.clickhouse.reader()?);
     let (by, sort) = (rows.by.into(), rows.sort.into());
     wait(async {
         let totals = explorer.stack_totals(selection).await?;
@@ -178,7 +178,7 @@ pub fn functions(config: &Config, selection: &Selection, limit: usize) -> Result
         sort: SortArg::SelfWeight,
         limit,
     };
-    answer(config, selection, None, &rows)
+    answer(&Explorer::new(&config.clickhouse.reader()?), selection, None, &rows)
 }
 
 /// Prints what [`functions`] returned.
