@@ -30,8 +30,9 @@ step() {
 }
 
 # Journeys that kill parts and wait: sessions that time out, brokers and engines that start again. Each has a broker and an engine of
-# its own and seldom uses a core, so these binaries run beside one another; all others, which measure, run one at a time.
-WAITING=(loss loss_agent real simulated)
+# its own and seldom uses a core, so these lanes run beside one another, each target by target; all others, which measure, run alone.
+LANES=("loss requests" "real loss_agent on_demand" "simulated late_names rebalance kill dead_letters")
+read -ra WAITING <<<"${LANES[*]}"
 
 # Prints the names of all test targets of the workspace but those that wait.
 measuring() {
@@ -45,17 +46,18 @@ sys.exit(f"no such test target: {missing}") if missing else print(*sorted(names 
 # cargo_test TARGET... - the whole workspace in one go: a part of it would be built with other features, that is, built again.
 cargo_test() { cargo test --release --locked --workspace --no-fail-fast "$@" -- --show-output; }
 
-# Prints what each of the waiting journeys printed, one after the other, when all have ended; fails if one did.
+# Prints what each lane printed, one after the other, when all have ended; fails if one did.
 waiting() {
-  local name code=0
-  local -A pids=()
-  for name in "${WAITING[@]}"; do
-    cargo_test --test "$name" >"$LOG_DIR/test-$name.log" 2>&1 &
-    pids[$name]=$!
+  local lane code=0
+  local -a pids=() names
+  for lane in "${!LANES[@]}"; do
+    read -ra names <<<"${LANES[lane]}"
+    cargo_test "${names[@]/#/--test=}" >"$LOG_DIR/test-lane-$lane.log" 2>&1 &
+    pids+=($!)
   done
-  for name in "${WAITING[@]}"; do
-    wait "${pids[$name]}" || code=$?
-    cat "$LOG_DIR/test-$name.log"
+  for lane in "${!LANES[@]}"; do
+    wait "${pids[lane]}" || code=$?
+    cat "$LOG_DIR/test-lane-$lane.log"
   done
   return "$code"
 }
@@ -66,7 +68,7 @@ step "the engine's front" infra/clickhouse/test.sh
 read -ra names <<<"$(measuring)"
 ((${#names[@]})) || failed_steps+=("the list of tests")
 step "units, properties, real parts, journeys" cargo_test --lib --bins "${names[@]/#/--test=}"
-step "journeys that wait" waiting
+step "journeys that wait, beside one another" waiting
 step "packages" infra/deb/test.sh
 
 passed=0 failed=0

@@ -80,7 +80,13 @@ impl Cluster {
             agent: Mutex::default(),
         };
         cluster.write_first_config()?;
-        cluster.strobe(&["topics", "apply"])?;
+        // A broker that has just answered for the first time may not yet count itself among those that can hold topics.
+        let applied = cluster.wait_for("topics can be made", || {
+            cluster.strobe(&["topics", "apply"]).is_ok()
+        });
+        if applied.is_err() {
+            cluster.strobe(&["topics", "apply"])?;
+        }
         cluster.strobe(&["ddl", "apply"])?;
         Ok(cluster)
     }

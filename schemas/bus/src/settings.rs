@@ -315,8 +315,9 @@ impl BusSettings {
         self
     }
 
-    /// Returns the settings for conversations, whose messages are few and waited for: a producer sends each at once, and a consumer
-    /// waits at the broker, which answers as soon as something comes, instead of asking ten times a second. What a site has set stays.
+    /// Returns the settings for conversations, whose messages are few and waited for: a producer sends each at once, and a reader
+    /// without a group waits at the broker, which answers as soon as something comes, instead of asking ten times a second. What a
+    /// site has set stays.
     pub fn prompt(mut self) -> Self {
         self.prompt = true;
         self
@@ -368,9 +369,13 @@ impl BusSettings {
     /// Returns the configuration of a consumer of `group`.
     pub(crate) fn consumer(&self, group: Option<&str>) -> ClientConfig {
         let mut config = self.client(&DEFAULT_CONSUMER, &LOCKED_CONSUMER);
-        self.hurry(&mut config, "fetch.wait.max.ms", "5000");
-        if let Some(group) = group {
-            config.set("group.id", group);
+        match group {
+            Some(group) => {
+                config.set("group.id", group);
+            }
+            // A broker answers a connection in order: a member of a group, which asks for offsets when it is given partitions, would wait
+            // behind its own fetch each time.
+            None => self.hurry(&mut config, "fetch.wait.max.ms", "5000"),
         }
         config
     }

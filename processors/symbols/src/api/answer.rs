@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use strobe_event::BinaryKind;
 use strobe_store::BinaryKey;
-use tokio::runtime::Runtime;
+use tokio::runtime;
 
 use super::form::{Frame, Inlined, Job, JobResult, Place, Request, Response, Symbol};
 use super::ids::{Prefix, prefix, prefix_of};
@@ -53,7 +53,6 @@ struct Opened {
 /// Answers requests, one at a time.
 pub(super) struct Answerer {
     binaries: Binaries,
-    runtime: Runtime,
     files: FxHashMap<BinaryKey, Opened>,
     clock: u64,
     /// Binaries by the beginning of their build ids; nothing where several have the same.
@@ -62,17 +61,14 @@ pub(super) struct Answerer {
 }
 
 impl Answerer {
-    pub(super) fn new(binaries: Binaries) -> io::Result<Self> {
-        Ok(Self {
+    pub(super) fn new(binaries: Binaries) -> Self {
+        Self {
             binaries,
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?,
             files: FxHashMap::default(),
             clock: 0,
             index: FxHashMap::default(),
             indexed: None,
-        })
+        }
     }
 
     /// Returns the response to a request, as it is sent.
@@ -175,7 +171,12 @@ impl Answerer {
         let stale = self.indexed.is_none_or(|at| at.elapsed() > INDEX_TIME);
         if known.is_none() && stale {
             let store = self.binaries.store();
-            let holdings = self.runtime.block_on(store.holdings(VERSION))?;
+            // Not kept: a runtime that ends with the server's tasks would wait there, which tasks must not.
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(SymbolsError::from)?;
+            let holdings = runtime.block_on(store.holdings(VERSION))?;
             self.index.clear();
             for (key, _) in holdings {
                 if matches!(key.kind, BinaryKind::Gnu | BinaryKind::Vdso) {

@@ -70,7 +70,7 @@ impl Api {
         let listener = TcpListener::bind(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;
         let served = Served {
-            answerer: Mutex::new(Answerer::new(binaries)?),
+            answerer: Mutex::new(Answerer::new(binaries)),
             room: Semaphore::new(REQUESTS_MAX),
         };
         Ok(Self {

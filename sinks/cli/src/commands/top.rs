@@ -178,7 +178,12 @@ pub fn functions(config: &Config, selection: &Selection, limit: usize) -> Result
         sort: SortArg::SelfWeight,
         limit,
     };
-    answer(&Explorer::new(&config.clickhouse.reader()?), selection, None, &rows)
+    answer(
+        &Explorer::new(&config.clickhouse.reader()?),
+        selection,
+        None,
+        &rows,
+    )
 }
 
 /// Prints what [`functions`] returned.
