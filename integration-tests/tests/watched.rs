@@ -25,16 +25,17 @@ fn get(url: &str) -> Result<(u16, String)> {
     Ok((code.parse()?, body.to_owned()))
 }
 
-/// The ports of agent, processor and sink.
-fn watched(cluster: &Cluster) -> Result<[u16; 3]> {
-    let ports = [free_ports()?, free_ports()?, free_ports()?];
+/// The ports of agent, processor, sink and tuner.
+fn watched(cluster: &Cluster) -> Result<[u16; 4]> {
+    let ports = [free_ports()?, free_ports()?, free_ports()?, free_ports()?];
     cluster.set_agent("", "admin", &format!("\"127.0.0.1:{}\"", ports[0]))?;
     cluster.set_strobe("admin", "processor", &format!("\"127.0.0.1:{}\"", ports[1]))?;
     cluster.set_strobe("admin", "sink", &format!("\"127.0.0.1:{}\"", ports[2]))?;
+    cluster.set_strobe("admin", "tuner", &format!("\"127.0.0.1:{}\"", ports[3]))?;
     Ok(ports)
 }
 
-/// Checks that Prometheus can read all that agent, processor and sink say, that it finds every metric of the list in it, and that
+/// Checks that Prometheus can read all that agent, processor, sink and tuner say, that it finds every metric of the list in it, and that
 /// the figures are those of the store.
 #[test]
 fn prometheus_finds_every_metric() -> Result<()> {
@@ -42,8 +43,9 @@ fn prometheus_finds_every_metric() -> Result<()> {
     journey("prometheus_finds_every_metric", &needs, |cluster| {
         let ports = watched(cluster)?;
         let (_processor, _sink) = (cluster.run("processor", None)?, cluster.run("sink", None)?);
+        let _tuner = cluster.run("tuner", None)?;
         let _agent = cluster.agent(&[], None)?;
-        let targets = ["agent", "processor", "sink"]
+        let targets = ["agent", "processor", "sink", "tuner"]
             .iter()
             .zip(ports)
             .map(|(job, port)| {
@@ -75,8 +77,8 @@ fn prometheus_finds_every_metric() -> Result<()> {
             let answer: Value = serde_json::from_str(&body)?;
             Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
         };
-        cluster.wait_for("Prometheus reads all three and samples are stored", || {
-            let up = ask("up==1").is_ok_and(|up| up.len() == 3);
+        cluster.wait_for("Prometheus reads all four and samples are stored", || {
+            let up = ask("up==1").is_ok_and(|up| up.len() == 4);
             up && ask("strobe_sink_samples_total>0").is_ok_and(|found| found.len() == 1)
         })?;
         let (_, body) = get(&format!("http://127.0.0.1:{port}/api/v1/label/__name__/values"))?;
@@ -106,7 +108,7 @@ fn prometheus_finds_every_metric() -> Result<()> {
 #[test]
 fn alive_and_able_are_two_things() -> Result<()> {
     journey("alive_and_able_are_two_things", &[], |cluster| {
-        let [_, _, port] = watched(cluster)?;
+        let [_, _, port, _] = watched(cluster)?;
         let _sink = cluster.run("sink", None)?;
         let code = |path: &str| get(&format!("http://127.0.0.1:{port}{path}")).map_or(0, |(code, _)| code);
         cluster.wait_for("the sink is able", || code("/-/ready") == 200)?;

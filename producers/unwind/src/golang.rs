@@ -137,7 +137,7 @@ impl<'d> GoTable<'d> {
             .stacks_at
             .checked_add(usize::try_from(word(function, STACK_AT)?).ok()?)?;
         let mut rest = self.bytes.get(at..)?;
-        let (mut address, mut depth, mut first) = (start, -1_i32, true);
+        let (mut address, mut depth, mut first, mut framed) = (start, -1_i32, true, false);
         while address < end {
             let change = varint(&mut rest)?;
             if change == 0 && !first {
@@ -147,13 +147,20 @@ impl<'d> GoTable<'d> {
             // The lowest bit is the sign.
             let distance = (change >> 1) as i32;
             depth = depth.wrapping_add(if change & 1 == 0 { distance } else { !distance });
+            let next = address.checked_add(varint(&mut rest)?.into())?;
             let switches = flags & SWITCHES != 0 && depth >= 8;
-            row(address, step(depth, false));
-            if switches {
-                // After `mov %rsp, %rbp`.
-                row(address.checked_add(3)?, step(depth, true));
+            // Behind `push %rbp`, once, the frame pointer is the caller's for the length of `mov %rsp, %rbp`.
+            if !switches || !framed {
+                row(address, step(depth, false));
             }
-            address = address.checked_add(varint(&mut rest)?.into())?;
+            if switches {
+                let from = if framed { address } else { address.checked_add(3)? };
+                if from < next {
+                    row(from, step(depth, true));
+                }
+                framed = true;
+            }
+            address = next;
         }
         Some(())
     }
