@@ -1,5 +1,7 @@
 //! Frames as they are named, page by page: what is named anew when a binary arrives late.
 
+use strobe_event::generation::TIME_MASK;
+
 use super::Explorer;
 use crate::Error;
 
@@ -78,10 +80,13 @@ impl Explorer {
     /// # Errors
     /// [`Error::Store`].
     pub async fn newest_names(&self) -> Result<u64, Error> {
-        let newest = self
-            .client
-            .query_raw("SELECT max(bitAnd(generation, 4503599627370495)) FROM frames")
-            .fetch_one::<u64>();
+        let newest = self.newest_of("frames");
         newest.await.map_err(self.failed("read the newest names"))
+    }
+
+    /// Returns when the newest row of a table with generations was made: the rank, which is above the time, is left out.
+    pub(super) async fn newest_of(&self, table: &'static str) -> Result<u64, clickhouse::error::Error> {
+        let sql = format!("SELECT max(bitAnd(generation, {TIME_MASK})) FROM {table}");
+        self.client.query_raw(&sql).fetch_one::<u64>().await
     }
 }

@@ -29,10 +29,7 @@ impl Explorer {
     /// # Errors
     /// [`Error::Store`].
     pub async fn newest_tags(&self) -> Result<u64, Error> {
-        let newest = self
-            .client
-            .query_raw("SELECT max(bitAnd(generation, 4503599627370495)) FROM tags")
-            .fetch_one::<u64>();
+        let newest = self.newest_of("tags");
         newest.await.map_err(self.failed("read the newest tags"))
     }
 
