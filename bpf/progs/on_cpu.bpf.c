@@ -391,7 +391,10 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 	if (!count || !scratch)
 		return 0;	/* cannot happen: both have the entry 0 */
 	if (!is_watched()) {
-		count->idle++;	/* to whoever watches others, the CPU is as good as idle */
+		if (bpf_get_current_pid_tgid() == 0)
+			count->idle++;
+		else
+			count->unwatched++;	/* to whoever watches others, the CPU is as good as idle */
 		return 0;
 	}
 	take(ctx, REGS_USER_MODE(&ctx->regs), count, scratch, control.period);

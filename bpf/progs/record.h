@@ -75,10 +75,11 @@ struct sample_record {
 	__u64 frames[FRAMES_CAPACITY];
 };
 
-/* One per CPU, only ever growing. Busy ticks = taken; taken = full + omitted + all of dropped. */
+/* One per CPU, only ever growing. Ticks = taken + idle + unwatched; taken = full + omitted + all of dropped. */
 struct cpu_counters {
 	__u64 taken;
 	__u64 idle;
+	__u64 unwatched;
 	__u64 full;
 	__u64 omitted;
 	__u64 dropped[DROP_REASONS];
@@ -107,6 +108,6 @@ _Static_assert(__builtin_offsetof(struct sample_header, parent_start_ns) == 80, 
 _Static_assert(__builtin_offsetof(struct sample_header, value) == 96, "src/record.rs offsets");
 _Static_assert(sizeof(struct sample_record) == 104 + 8 * FRAMES_CAPACITY, "src/record.rs RECORD_BYTES_MAX");
 _Static_assert(2 * STACK_FRAMES_MAX < FRAMES_CAPACITY, "both sides fit, and the mask never folds an index");
-_Static_assert(sizeof(struct cpu_counters) == 8 * (4 + DROP_REASONS + STACK_ENDS), "src/counters.rs COUNTER_WORDS");
+_Static_assert(sizeof(struct cpu_counters) == 8 * (5 + DROP_REASONS + STACK_ENDS), "src/counters.rs COUNTER_WORDS");
 
 #endif

@@ -3,7 +3,7 @@
 use crate::record::StackEnd;
 
 /// `struct cpu_counters` in `progs/record.h`, in words.
-const COUNTER_WORDS: usize = 4 + DROP_REASONS + StackEnd::COUNT;
+const COUNTER_WORDS: usize = 5 + DROP_REASONS + StackEnd::COUNT;
 const DROP_REASONS: usize = 2;
 
 /// One CPU's counts since the start. Read while the program runs: sums can be off by the tick that is under way.
@@ -11,10 +11,11 @@ const DROP_REASONS: usize = 2;
 pub struct CpuCounters {
     /// Busy ticks. All of them are in one of the fields up to `output_failed`.
     pub taken: u64,
-    /// Ticks of the idle task. No sample is made of them: they are capacity. A lower bound: on an idle virtual machine up
-    /// to half of them were missing at 997 Hz, probably as a halted CPU wakes late and its timer skips what has passed.
-    /// Capacity is enabled time × frequency.
+    /// Ticks of the idle task. No sample is made of them: they are capacity. A lower bound: a virtual machine may leave an idle CPU
+    /// without a timer's interrupts for most of the time, and the timer skips what has passed. Capacity is enabled time × frequency.
     pub idle: u64,
+    /// Ticks of processes that the sampler does not watch. No sample is made of them.
+    pub unwatched: u64,
     /// Sent with frames.
     pub full: u64,
     /// Sent without frames, which had been sent in this epoch.
@@ -63,6 +64,7 @@ impl CpuCounters {
     pub fn add(&mut self, other: &Self) {
         self.taken += other.taken;
         self.idle += other.idle;
+        self.unwatched += other.unwatched;
         self.full += other.full;
         self.omitted += other.omitted;
         self.ring_full += other.ring_full;
@@ -83,6 +85,7 @@ impl CpuCounters {
         let mut counters = Self {
             taken: next()?,
             idle: next()?,
+            unwatched: next()?,
             full: next()?,
             omitted: next()?,
             ring_full: next()?,
@@ -107,13 +110,13 @@ mod tests {
         let counters = CpuCounters::parse(&bytes).unwrap();
         assert_eq!(
             (counters.taken, counters.idle, counters.full, counters.omitted),
-            (1, 2, 3, 4)
+            (1, 2, 4, 5)
         );
         assert_eq!(
             (counters.dropped(), counters.user_end(StackEnd::NotTaken)),
-            (11, 7)
+            (13, 8)
         );
-        assert_eq!(counters.walk_failures(), 10 + 11 + 12 + 16 + 17 + 18 + 19 + 20);
+        assert_eq!(counters.walk_failures(), 11 + 12 + 13 + 17 + 18 + 19 + 20 + 21);
         assert_eq!(CpuCounters::parse(&bytes[8..]), None);
     }
 }

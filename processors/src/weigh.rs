@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use strobe_event::{Cause, CpuCounts, RawBatch, Weight};
 use strobe_sampling::hash::Probability;
-use strobe_sampling::ticks::{CpuTicks, tick_factors};
+use strobe_sampling::ticks::{CpuTicks, is_ticking, tick_factors};
 use strobe_sampling::{Counts, RunRates, Thinning, WeightError, fleet_weight, loss_factors, run_weight};
 
 /// The weights of a batch: the distinct ones, and which of them each sample has.
@@ -102,16 +102,13 @@ pub fn weigh_kept(batch: &RawBatch, shares: Option<&[Probability]>) -> Result<We
     Ok(weighed)
 }
 
-/// Profilers whose events are ticks of a clock, each of which stands for the run's period in nanoseconds.
-const TICKING: [&str; 1] = ["cpu"];
-
 /// Returns how many samples a kept one of each CPU stands for.
 fn factors(batch: &RawBatch) -> Vec<f64> {
     let counts = |cpu: &CpuCounts| Counts {
         taken: cpu.taken,
         kept: cpu.kept,
     };
-    if TICKING.contains(&batch.run.profiler.as_str()) && batch.run.period > 0 {
+    if is_ticking(&batch.run.profiler) && batch.run.period > 0 {
         let ticks: Vec<CpuTicks> = batch
             .cpus
             .iter()

@@ -1,5 +1,6 @@
 //! What `/proc` says of a process. Every answer is bounded, and any may be missing: the process may be gone.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -131,6 +132,27 @@ pub fn host_busy_us() -> Option<u64> {
     };
     let busy = user + nice + system + irq + softirq;
     Some(busy.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second())
+}
+
+/// Returns for how long each CPU has been idle since boot, nanoseconds to the clock tick (10 ms), as the kernel accounts it; nothing of
+/// those that are offline.
+pub fn idle_ns() -> Option<BTreeMap<u32, u64>> {
+    /// Ten numbers of each of 8,192 CPUs.
+    const LIMIT: u64 = 2 << 20;
+    let bytes = read_bounded("/proc/stat".to_owned(), LIMIT)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    let lines = text.lines().skip(1).map_while(|line| line.strip_prefix("cpu"));
+    lines
+        .map(|line| {
+            let mut fields = line.split(' ');
+            let cpu = fields.next()?.parse().ok()?;
+            // user, nice, system, idle, iowait: who waits for a disk lets the CPU idle.
+            let mut ticks = fields.skip(3).map(|field| field.parse::<u64>().ok());
+            let idle = ticks.next()??.saturating_add(ticks.next()??);
+            Some((cpu, idle.saturating_mul(1_000_000_000 / ticks_per_second)))
+        })
+        .collect()
 }
 
 /// Returns the control groups of a process, one line for each hierarchy; nothing where it is gone.

@@ -18,7 +18,8 @@ pub struct CpuCounts {
     pub taken: u64,
     /// Samples of it in this batch.
     pub kept: u64,
-    /// Ticks that found it idle.
+    /// Ticks that found it idle, or running what the run does not watch; with those that it left out while it was idle, by the
+    /// kernel's account of its time.
     pub idle: u64,
     /// Nanoseconds for which the event was enabled.
     pub enabled_ns: u64,

@@ -144,7 +144,7 @@ pub struct RunEvent {
     pub taken: u64,
     /// Samples put into batches that the spool took.
     pub spooled: u64,
-    /// Ticks that found their CPU idle.
+    /// Ticks that found their CPU idle, as in [`CpuCounts::idle`](crate::CpuCounts::idle).
     pub idle: u64,
     /// Batches that the spool took.
     pub batches: u64,

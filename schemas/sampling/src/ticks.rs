@@ -18,6 +18,27 @@ pub fn throttle_factor(ticks: u64, running_ns: u64, frequency_hz: f64) -> Option
     (ticks > 0).then(|| due / ticks as f64)
 }
 
+/// Profilers whose events are ticks of a clock, each of which stands for the run's period in nanoseconds.
+const TICKING: [&str; 1] = ["cpu"];
+
+/// Returns whether the events of a profiler are ticks of a clock.
+pub fn is_ticking(profiler: &str) -> bool {
+    TICKING.contains(&profiler)
+}
+
+/// Returns how many of the ticks that a CPU did not give were due while it was idle, where it saw `ticks` in all, of which `idle`
+/// found it idle, while its event ran for `running_ns` and the kernel's account of the CPU has `idle_ns` of idle time.
+///
+/// A virtual machine may leave an idle CPU without a timer's interrupts. What is missing then was due while nothing ran: charged to
+/// the busy ticks, a CPU that works for a tenth of the time would seem to work all of it. What the kernel throttles was due while
+/// something ran, so that no idle tick is missing.
+pub fn missed_idle_ticks(ticks: u64, idle: u64, running_ns: u64, idle_ns: u64, frequency_hz: f64) -> u64 {
+    let due = |ns: u64| ns as f64 / 1e9 * frequency_hz;
+    let missing = due(running_ns) - ticks as f64;
+    let missing_idle = due(idle_ns.min(running_ns)) - idle as f64;
+    missing.min(missing_idle).max(0.0).round() as u64
+}
+
 /// What one CPU counted of a profiler that ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTicks {
@@ -64,6 +85,32 @@ mod tests {
         for ticks in 97..=101 {
             assert_eq!(throttle_factor(ticks, 1_000_000_000, 99.0), Some(1.0), "{ticks}");
         }
+    }
+
+    /// Checks that a CPU whose timer slept while it was idle is left alone: all of its missing ticks were idle ones, and its busy ones
+    /// count once.
+    #[test]
+    fn an_idle_cpu_that_does_not_tick_is_not_throttled() {
+        let (busy, idle, running_ns) = (99, 4, 10_000_000_000);
+        let missed = missed_idle_ticks(busy + idle, idle, running_ns, 9_000_000_000, 99.0);
+        assert_eq!(missed, 887);
+        assert_eq!(
+            throttle_factor(busy + idle, running_ns, 99.0),
+            Some(990.0 / 103.0)
+        );
+        assert_eq!(throttle_factor(busy + idle + missed, running_ns, 99.0), Some(1.0));
+    }
+
+    /// Checks that a busy CPU that was throttled owes no idle ticks; and that one that did both owes those of its idle time alone.
+    #[test]
+    fn a_throttled_cpu_has_missed_no_idle_tick() {
+        let missed = |ticks, idle, idle_ns| missed_idle_ticks(ticks, idle, 10_000_000_000, idle_ns, 99.0);
+        assert_eq!(missed(495, 0, 0), 0);
+        assert_eq!(missed(495, 297, 3_000_000_000), 0);
+        assert_eq!(missed(300, 0, 4_000_000_000), 396);
+        // An account that is off by a clock tick, or by more than there is.
+        assert_eq!(missed(990, 495, 5_010_000_000), 0);
+        assert_eq!(missed(495, 0, u64::MAX), 495);
     }
 
     /// Checks that a CPU that was throttled for half of the time counts twice, and that silence is not a

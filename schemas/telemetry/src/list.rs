@@ -56,7 +56,7 @@ pub const METRICS: &[Metric] = &[
     gauge("strobe_heartbeat_age_seconds", "part", "Time since a part of the process last moved", "under 1; above 30 the watchdog restarts the process"),
 
     counter("strobe_agent_samples_taken_total", "", "Ticks that found their CPU busy", "busy CPU seconds x frequency"),
-    counter("strobe_agent_idle_ticks_total", "", "Ticks that found their CPU idle", "idle CPU seconds x frequency"),
+    counter("strobe_agent_idle_ticks_total", "", "Ticks that found their CPU idle", "at most idle CPU seconds x frequency: a virtual machine may leave an idle CPU without ticks"),
     counter("strobe_agent_samples_dropped_total", "reason", "Samples that ended here, by reason", "0; spool_full and too_old: the bus was away for too long; ring_full: the host is overloaded"),
     counter("strobe_agent_samples_spooled_total", "", "Samples that are safe on disk", "follows strobe_agent_samples_taken_total within 2 s"),
     counter("strobe_agent_samples_sent_total", "", "Samples that the broker has", "follows strobe_agent_samples_spooled_total within seconds"),

@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use strobe_bpf::{CpuCounters, EventTimes};
 use strobe_event::raw::BATCH_SAMPLES_MAX;
 use strobe_event::{CpuCounts, DropCount, DropReason, RawBatch, RunHead, Samples, StackEnd};
+use strobe_sampling::ticks::{is_ticking, missed_idle_ticks};
 
 use crate::held::Held;
 use crate::service::Belonging;
@@ -66,8 +67,11 @@ struct CpuState {
     /// Read, and not of what the run watches.
     passed: u64,
     idle: u64,
+    unwatched: u64,
     enabled_ns: u64,
     running_ns: u64,
+    /// By the kernel's account of the CPU.
+    idle_ns: u64,
 }
 
 impl CpuState {
@@ -94,6 +98,8 @@ pub struct Totals {
     pub counters: BTreeMap<u32, CpuCounters>,
     /// Times of the events.
     pub times: BTreeMap<u32, EventTimes>,
+    /// For how long each CPU was idle, as the kernel accounts it; only of what ticks.
+    pub idle_ns: BTreeMap<u32, u64>,
 }
 
 /// What closes a batch.
@@ -292,7 +298,7 @@ impl Builder {
             }
         }
         let (processes, threads) = dictionary.processes(&self.process_rows, &self.thread_rows);
-        let cpus = self.count(totals, now_ns);
+        let cpus = self.count(run, totals, now_ns);
         let lost: u64 = cpus.iter().map(|cpu| cpu.taken - cpu.kept).sum();
         let undecodable = self.undecodable.min(lost);
         let drops = [
@@ -341,7 +347,7 @@ impl Builder {
     /// A batch that closes between two readings of the ring ends at the time of a sample, up to 200 ms before its totals were read.
     /// Of what was counted since the batch before, it has the part that the time has: otherwise its ticks would seem too few
     /// for their time, and weigh more.
-    fn count(&mut self, totals: &Totals, now_ns: u64) -> Vec<CpuCounts> {
+    fn count(&mut self, run: &RunHead, totals: &Totals, now_ns: u64) -> Vec<CpuCounts> {
         let (own_ns, all_ns) = (
             now_ns.saturating_sub(self.counted_ns),
             totals.at_ns.saturating_sub(self.counted_ns),
@@ -351,28 +357,41 @@ impl Builder {
             false => 1.0,
         };
         self.counted_ns = self.counted_ns.max(now_ns.min(totals.at_ns));
+        let frequency_hz = (is_ticking(&run.profiler) && run.period > 0).then(|| 1e9 / run.period as f64);
         for &cpu in totals.counters.keys() {
             self.cpus.entry(cpu).or_default();
         }
         let count = |(&cpu, state): (&u32, &mut CpuState)| {
-            let idle = totals
+            let (idle, unwatched) = totals
                 .counters
                 .get(&cpu)
-                .map_or(state.idle, |counters| counters.idle);
+                .map_or((state.idle, state.unwatched), |counters| {
+                    (counters.idle, counters.unwatched)
+                });
             let times = totals.times.get(&cpu).copied();
             let enabled_ns = times.map_or(state.enabled_ns, |times| times.enabled_ns);
             let running_ns = times.map_or(state.running_ns, |times| times.running_ns);
             let (taken, passed) = state.of_what_is_watched();
             let (idle_before, idle) = part(state.idle, idle, share);
+            let (unwatched_before, unwatched) = part(state.unwatched, unwatched, share);
             let (enabled_before, enabled_ns) = part(state.enabled_ns, enabled_ns, share);
             let (running_before, running_ns) = part(state.running_ns, running_ns, share);
+            let running = running_ns - running_before;
+            // The kernel lets its account of waiting for disks go back now and then.
+            let idle_ns = totals.idle_ns.get(&cpu).copied().unwrap_or_default();
+            let (idle_ns_before, idle_ns) = part(state.idle_ns, idle_ns.max(state.idle_ns), share);
+            let (found_idle, others) = (idle - idle_before, unwatched - unwatched_before + passed);
+            let missed = frequency_hz.map_or(0, |hz| {
+                let ticks = taken + others + found_idle;
+                missed_idle_ticks(ticks, found_idle, running, idle_ns - idle_ns_before, hz)
+            });
             let counts = CpuCounts {
                 cpu,
                 taken,
                 kept: state.kept,
-                idle: idle - idle_before + passed,
+                idle: found_idle + missed + others,
                 enabled_ns: enabled_ns - enabled_before,
-                running_ns: running_ns - running_before,
+                running_ns: running,
             };
             *state = CpuState {
                 sequence: state.sequence,
@@ -380,8 +399,10 @@ impl Builder {
                 kept: 0,
                 passed: 0,
                 idle,
+                unwatched,
                 enabled_ns,
                 running_ns,
+                idle_ns,
             };
             counts
         };
@@ -392,11 +413,15 @@ impl Builder {
     pub fn begin(&mut self, now_ns: u64, totals: &Totals) {
         (self.start_ns, self.counted_ns) = (now_ns, now_ns);
         for (&cpu, counters) in &totals.counters {
-            self.cpus.entry(cpu).or_default().idle = counters.idle;
+            let state = self.cpus.entry(cpu).or_default();
+            (state.idle, state.unwatched) = (counters.idle, counters.unwatched);
         }
         for (&cpu, times) in &totals.times {
             let state = self.cpus.entry(cpu).or_default();
             (state.enabled_ns, state.running_ns) = (times.enabled_ns, times.running_ns);
+        }
+        for (&cpu, &idle_ns) in &totals.idle_ns {
+            self.cpus.entry(cpu).or_default().idle_ns = idle_ns;
         }
     }
 

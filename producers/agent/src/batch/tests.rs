@@ -153,6 +153,44 @@ fn distinct_deep_stacks_of_known_frames_stay_below_the_limit() {
     );
 }
 
+/// Checks that the ticks that an idle CPU's timer left out are counted as idle ones, by the kernel's account of the CPU, and those of
+/// processes that are not watched as well: the busy ones are no more than they are.
+#[test]
+fn an_idle_cpu_that_does_not_tick_is_counted_as_idle() {
+    let (mut builder, mut stacks, mut vocabulary) =
+        (Builder::new(0), KnownStacks::default(), Vocabulary::default());
+    let stack = stacks.add(&[], StackEnd::Root);
+    for sample in 0..100 {
+        let held = held(sample, 1, 0, sample + 1);
+        builder.push(&held, stack, &stacks, &mut vocabulary, || placed("x"));
+    }
+    let counters = CpuCounters {
+        taken: 100,
+        idle: 8,
+        unwatched: 50,
+        ..CpuCounters::default()
+    };
+    let times = EventTimes {
+        enabled_ns: 1_000_000_000,
+        running_ns: 1_000_000_000,
+    };
+    let totals = Totals {
+        at_ns: 1_000_000_000,
+        counters: [(0, counters)].into(),
+        times: [(0, times)].into(),
+        idle_ns: [(0, 850_000_000)].into(),
+    };
+    let closing = Closing {
+        run: &run(),
+        index: 0,
+        now_ns: 1_000_000_000,
+        wall_ns: 0,
+    };
+    let batch = builder.close(&closing, &totals, &stacks, &vocabulary).unwrap();
+    // 997 ticks are due in a second.
+    assert_eq!((batch.cpus[0].taken, batch.cpus[0].idle), (100, 897));
+}
+
 proptest! {
     /// Checks that whatever samples come, batches fit together and nothing gets lost: each CPU's counts add up to the last
     /// tick that a sample told of, and each sample is where it was put.

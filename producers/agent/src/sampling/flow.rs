@@ -3,11 +3,13 @@
 
 use strobe_bpf::{ImageIdentity, Sampler, monotonic_ns};
 use strobe_event::DropReason;
+use strobe_sampling::ticks::is_ticking;
 
 use super::Hole;
 use crate::batch::{Builder, Totals};
 use crate::error::AgentError;
 use crate::held::HeldSamples;
+use crate::procfs;
 use crate::run::Run;
 use crate::spooling::Report;
 use crate::stacks::{KnownStacks, StackId};
@@ -93,11 +95,13 @@ impl Flow {
 
     /// Returns what the kernel has counted until now, or until the events were stopped.
     pub(super) fn totals(&self) -> Totals {
+        let ticking = is_ticking(&self.run.head.profiler);
         // A reading that fails leaves the counts as they were: they go with a later batch.
         Totals {
             at_ns: self.stopped_ns.unwrap_or_else(monotonic_ns),
             counters: self.sampler.counters().unwrap_or_default(),
             times: self.sampler.times().unwrap_or_default(),
+            idle_ns: ticking.then(procfs::idle_ns).flatten().unwrap_or_default(),
         }
     }
 
