@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use strobe_integration_tests::{Cluster, executable, journey};
@@ -48,10 +47,16 @@ fn simulated(cluster: &Cluster, disturbed: bool) -> Result<(Vec<serde_json::Valu
     let mut fleet = command.stdout(fs::File::create(&out)?).spawn()?;
     if disturbed {
         // One goes, and another comes, while the day passes.
-        std::thread::sleep(Duration::from_secs(4));
+        cluster.wait_for("the first windows are closed", || {
+            let plans = cluster.json(&["sampling", "show", "-o", "json"]);
+            plans.is_ok_and(|plans| plans.as_array().is_some_and(|plans| plans.len() == 2))
+        })?;
         tuners.remove(0).stop()?;
-        std::thread::sleep(Duration::from_secs(2));
         tuners.push(cluster.run("tuner", None)?);
+        ensure!(
+            fleet.try_wait()?.is_none(),
+            "the day was over before a tuner went"
+        );
     }
     let ended = fleet.wait()?;
     let text = fs::read_to_string(&out)?;

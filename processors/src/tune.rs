@@ -7,11 +7,13 @@
 //! records, so that a replay decides as the original did.
 //!
 //! All state comes from the bus: whoever takes a partition over restores each [`Tuner`] from the last plan
-//! and reads coverage again from [`REWIND_US`] before it, so that the hours so far are known; what the tuner
-//! has counted, it does not count again.
+//! and reads coverage again from [`REWIND_US`] before it, so that the hours so far are known. What the tuner
+//! has counted, it does not count again: the state says up to which record that is. Time alone would not tell
+//! it, since what corrects a closed window counts in the next one.
 
 use std::collections::{BTreeMap, HashMap};
 
+use serde::{Deserialize, Serialize};
 use strobe_event::Epoch;
 use strobe_sampling::SamplingError;
 use strobe_sampling::coverage::{Coverage, MORE_SLOTS};
@@ -61,8 +63,21 @@ pub struct Reported {
     pub until_us: u64,
     /// Length of the slots that it counts.
     pub slot_us: u64,
+    /// The record's place in its partition, in which all records of a target are.
+    pub offset: i64,
     /// The hour so far.
     pub coverage: Coverage,
+}
+
+/// What is known of a target when a window is closed: the state that travels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Known {
+    /// The tuner.
+    #[serde(flatten)]
+    pub tuner: Tuner,
+    /// The place of the first record that was not read yet. States of old have none.
+    #[serde(default)]
+    pub read: i64,
 }
 
 /// What became of a record.
@@ -90,8 +105,8 @@ pub struct Tuned {
     pub window_us: u64,
     /// The plan and why.
     pub decision: Decision,
-    /// What the tuner knows now.
-    pub tuner: Tuner,
+    /// What is known now.
+    pub known: Known,
     /// Samples taken in the window.
     pub taken: u64,
     /// Hosts that were believed only in part, with what they claimed and what is believed, in busy CPUs.
@@ -110,8 +125,12 @@ pub struct Tune {
 #[derive(Debug, Default)]
 struct Stream {
     tuner: Option<Tuner>,
-    /// Windows up to this start were counted by whoever had the target before.
+    /// Whoever had the target before counted windows up to this start,
     counted_us: Option<u64>,
+    /// from records up to this place.
+    counted: i64,
+    /// The place of the first record that was not read yet.
+    read: i64,
     /// Windows up to this start are closed.
     closed_us: Option<u64>,
     open: BTreeMap<u64, Gather>,
@@ -131,12 +150,13 @@ struct HostSeen {
 }
 
 impl Tune {
-    /// Goes on from a plan that was published: its tuner.
-    pub fn restore(&mut self, target: Target, tuner: Tuner) {
+    /// Goes on from a state that was published.
+    pub fn restore(&mut self, target: Target, known: Known) {
         let stream = self.streams.entry(target).or_default();
-        stream.counted_us = tuner.last_us();
-        stream.closed_us = tuner.last_us();
-        stream.tuner = Some(tuner);
+        stream.counted_us = known.tuner.last_us();
+        stream.counted = known.read;
+        stream.closed_us = known.tuner.last_us();
+        stream.tuner = Some(known.tuner);
     }
 
     /// Forgets a target whose partition went to somebody else.
@@ -152,6 +172,7 @@ impl Tune {
         };
         let stream = self.streams.entry(record.target.clone()).or_default();
         stream.latest_us = stream.latest_us.max(record.until_us);
+        stream.read = stream.read.max(record.offset + 1);
         let oldest = stream.latest_us.saturating_sub(REWIND_US) / HOUR_US;
         if record.hour < oldest {
             return Fate::TooLate;
@@ -179,7 +200,8 @@ impl Tune {
         host.until_us = host.until_us.max(record.until_us);
         let number = host.number;
         let own = record.until_us.saturating_sub(1) / WINDOW_US * WINDOW_US;
-        if stream.counted_us.is_some_and(|counted| own <= counted) {
+        let counted = record.offset < stream.counted;
+        if counted && stream.counted_us.is_some_and(|counted_us| own <= counted_us) {
             return Fate::Repeated;
         }
         let window = match stream.closed_us {
@@ -190,6 +212,16 @@ impl Tune {
         gather.planned(news.planned);
         gather.report(number, news.drawn_inverse, news.done, news.taken);
         Fate::Counted
+    }
+
+    /// Returns whether any window can be closed. As [`Tune::close`], without a change.
+    pub fn can_close(
+        &self,
+        is_desired: impl Fn(&Target) -> bool,
+        live_hosts: impl Fn(&Target) -> u64,
+    ) -> bool {
+        let mut streams = self.streams.iter();
+        streams.any(|(target, stream)| stream.complete(live_hosts(target)).is_some() && is_desired(target))
     }
 
     /// Closes what can be closed. `desired` and `live_hosts` say what is wanted of a target, and on how many
@@ -212,13 +244,16 @@ impl Tune {
                 let (window, doubted) = gather.close(live);
                 let tuner = stream.tuner.get_or_insert_with(|| Tuner::new(&desired, live));
                 let decision = tuner.take(&desired, &window);
-                let tuner = tuner.clone();
+                let known = Known {
+                    tuner: tuner.clone(),
+                    read: stream.read,
+                };
                 let name = |number| stream.name(number).unwrap_or_default();
                 tuned.push(Tuned {
                     target: target.clone(),
                     window_us,
                     decision,
-                    tuner,
+                    known,
                     taken: window.taken,
                     doubted: doubted
                         .iter()

@@ -25,6 +25,8 @@ fn desired() -> Desired {
 struct Hosts {
     hours: Vec<Coverage>,
     now_us: u64,
+    /// The place of the next record.
+    offset: i64,
     /// Draws by turns: run `n` of all slots is drawn where n·q passes a whole number.
     share: f64,
 }
@@ -34,18 +36,23 @@ impl Hosts {
         Self {
             hours: vec![Coverage::default(); HOSTS as usize],
             now_us: START,
+            offset: 0,
             share: 0.0,
         }
     }
 
     /// Lets five minutes pass and returns what is reported.
     fn report(&mut self, q: f64, work: f64) -> Vec<Reported> {
+        let mut records = Vec::new();
         if self.now_us.is_multiple_of(HOUR_US) {
-            self.hours.fill(Coverage::default());
+            let over = std::mem::replace(&mut self.hours, vec![Coverage::default(); HOSTS as usize]);
+            // The last runs of an hour end in the next one.
+            if self.now_us > START {
+                records = self.late(&over, q);
+            }
         }
         let hour = self.now_us / HOUR_US;
         self.now_us += WINDOW_US;
-        let mut records = Vec::new();
         for (host, coverage) in self.hours.iter_mut().enumerate() {
             let before = coverage.revision;
             *coverage = Coverage {
@@ -61,17 +68,42 @@ impl Hosts {
                 coverage.taken += (BUSY * work).round() as u64;
                 coverage.done.add(1.0 / q, BUSY / q);
             }
-            records.push(Reported {
-                target: target(),
-                host: format!("host-{host}"),
-                epoch: Epoch([1; 16]),
-                hour,
-                until_us: self.now_us,
-                slot_us: SLOT.us(),
-                coverage: *coverage,
-            });
+            records.push(record(self.offset, host, hour, self.now_us, *coverage));
+            self.offset += 1;
         }
         records
+    }
+
+    /// Returns what every tenth host says of the hour that is over: one run more.
+    fn late(&mut self, over: &[Coverage], q: f64) -> Vec<Reported> {
+        let mut records = Vec::new();
+        for (host, coverage) in over.iter().enumerate().step_by(10) {
+            let mut coverage = Coverage {
+                revision: coverage.revision + 1,
+                complete: coverage.complete + 1,
+                drawn_inverse: coverage.drawn_inverse + 1.0 / q,
+                taken: coverage.taken + 1_000,
+                ..*coverage
+            };
+            coverage.done.add(1.0 / q, BUSY / q);
+            let hour = self.now_us / HOUR_US - 1;
+            records.push(record(self.offset, host, hour, self.now_us, coverage));
+            self.offset += 1;
+        }
+        records
+    }
+}
+
+fn record(offset: i64, host: usize, hour: u64, until_us: u64, coverage: Coverage) -> Reported {
+    Reported {
+        target: target(),
+        host: format!("host-{host}"),
+        epoch: Epoch([1; 16]),
+        hour,
+        until_us,
+        slot_us: SLOT.us(),
+        offset,
+        coverage,
     }
 }
 
@@ -155,28 +187,83 @@ fn repeats_change_nothing() {
     assert!(near < 1e-9, "{near}");
 }
 
-/// Checks that a successor, restored from the last plan and reading two hours of coverage again, decides as
-/// the predecessor would have.
+/// Checks that two windows led to the same. A number that went through the state's JSON may differ in its last digit.
+fn assert_same(one: &Tuned, other: &Tuned) {
+    let counted = |tuned: &Tuned| (tuned.window_us, tuned.taken, tuned.known.read);
+    assert_eq!(counted(one), counted(other));
+    let numbers = |tuned: &Tuned| {
+        let plan = tuned.decision.plan;
+        let busy = tuned.known.tuner.history().busy().map_or(0.0, |(busy, _)| busy);
+        [
+            plan.run_probability,
+            plan.planned_us as f64,
+            plan.frequency_hz,
+            busy,
+        ]
+    };
+    for (one, other) in numbers(one).into_iter().zip(numbers(other)) {
+        assert!((one - other).abs() <= 1e-9 * other.abs(), "{one} {other}");
+    }
+}
+
+/// Checks that a successor, restored after any window from the state that was published, decides as the predecessor did from there
+/// on: also where runs of an hour that is over are reported after its windows are closed.
 #[test]
 fn a_restart_changes_nothing() {
     let (mut tune, mut hosts, mut plan) = (Tune::default(), Hosts::new(), first_plan());
     let mut log = Vec::new();
-    let mut last = None;
-    for _ in 0..50 {
+    for _ in 0..40 {
         let records = hosts.report(plan.run_probability, plan.work());
-        log.push(records.clone());
-        for tuned in feed(&mut tune, records) {
-            plan = tuned.decision.plan;
-            last = Some(tuned);
+        let tuned = feed(&mut tune, records.clone()).pop().unwrap();
+        plan = tuned.decision.plan;
+        log.push((records, tuned));
+    }
+    let all: u64 = log.iter().map(|(_, tuned)| tuned.taken).sum();
+    let last = hosts.hours.iter().map(|coverage| coverage.taken).sum();
+    assert!(
+        all > 3 * 20 * 1_000 && all > last,
+        "nothing of what was late was counted"
+    );
+    for at in 0..log.len() - 1 {
+        let state = serde_json::to_string(&log[at].1.known).unwrap();
+        let mut successor = Tune::default();
+        successor.restore(target(), serde_json::from_str(&state).unwrap());
+        let from = at.saturating_sub(2 * 12);
+        for (records, _) in &log[from..=at] {
+            assert_eq!(feed(&mut successor, records.clone()), vec![]);
+        }
+        for (records, expected) in &log[at + 1..] {
+            let tuned = feed(&mut successor, records.clone());
+            assert_eq!(tuned.len(), 1);
+            assert_same(&tuned[0], expected);
         }
     }
-    let mut successor = Tune::default();
-    successor.restore(target(), last.unwrap().tuner);
-    for records in log.split_off(log.len() - 24) {
-        assert_eq!(feed(&mut successor, records), vec![]);
+}
+
+/// Checks that a successor takes what corrects a window that was closed, and was read by the predecessor for the next one, for news:
+/// what is no later than the state is not therefore in it.
+#[test]
+fn what_was_read_for_an_open_window_outlives_its_reader() {
+    let (mut tune, mut hosts, plan) = (Tune::default(), Hosts::new(), first_plan());
+    let mut state = None;
+    let mut log = Vec::new();
+    for _ in 0..12 {
+        let records = hosts.report(plan.run_probability, plan.work());
+        log.extend(records.clone());
+        state = feed(&mut tune, records).pop().map(|tuned| tuned.known);
     }
-    let next = hosts.report(plan.run_probability, plan.work());
-    assert_eq!(feed(&mut successor, next.clone()), feed(&mut tune, next));
+    let mut successor = Tune::default();
+    successor.restore(target(), state.unwrap());
+    let late = hosts.report(plan.run_probability, plan.work());
+    assert!(late[0].until_us == START + HOUR_US, "the first is a correction");
+    assert_eq!(feed(&mut tune, vec![late[0].clone()]), vec![]);
+    // The predecessor is gone with what it had read; the successor reads all of it again.
+    log.push(late[0].clone());
+    assert_eq!(feed(&mut successor, log), vec![]);
+    let expected = feed(&mut tune, late[1..].to_vec());
+    let found = feed(&mut successor, late[1..].to_vec());
+    assert_eq!((expected.len(), found.len()), (1, 1));
+    assert_same(&found[0], &expected[0]);
 }
 
 /// Checks that records that cannot be true are refused with a reason and change nothing.
@@ -188,7 +275,6 @@ fn impossible_records_are_refused() {
     let now = good.until_us;
     let ahead = Reported {
         until_us: now + 2 * CLOCK_SKEW_US,
-        slot_us: SLOT.us(),
         ..good.clone()
     };
     let elsewhere = Reported {
@@ -277,6 +363,7 @@ fn long_runs_cover_several_slots() {
         hour: START / HOUR_US,
         until_us: START + HOUR_US,
         slot_us,
+        offset: 0,
         coverage: Coverage {
             revision: 1,
             planned: 12,
@@ -297,7 +384,7 @@ fn long_runs_cover_several_slots() {
     );
     let tuned = tune.close(|_| Some(desired()), |_| 1, SLOT);
     assert_eq!(tuned.len(), 1);
-    let history = tuned[0].tuner.history();
+    let history = tuned[0].known.tuner.history();
     let (busy, runs) = history.busy().unwrap();
     assert!(
         (busy - BUSY).abs() < 1e-9 && (runs - 12.0).abs() < 1e-9,

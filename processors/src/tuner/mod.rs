@@ -17,6 +17,7 @@ use strobe_bus::{
 };
 use strobe_event::{CoverageRecord, WHOLE_HOST, codec};
 use strobe_sampling::coverage::Coverage;
+use strobe_sampling::plan::Bounds;
 use strobe_sampling::spread::RunSums;
 
 use crate::config::TunerSettings;
@@ -35,6 +36,8 @@ const MESSAGES_PER_LOOK: usize = 4_096;
 const COMMIT_EVERY: Duration = Duration::from_secs(5);
 /// Time between two looks at the lag.
 const LAG_EVERY: Duration = Duration::from_secs(10);
+/// Shortest time between two questions whether anything is desired by now.
+const LEARN_EVERY: Duration = Duration::from_secs(1);
 /// Pause before a position is asked for again.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -55,13 +58,14 @@ pub fn run_with(
     shutdown: &Shutdown,
     telemetry: &TunerTelemetry,
 ) -> Result<(), ProcessorError> {
-    let bus = settings.bus.clone().with_client_id("strobe-tuner");
+    let bus = settings.bus.clone().with_client_id("strobe-tuner").prompt();
     let mut service = Service {
         consumer: Consumer::new(&bus, &settings.group, &[&bus.topic(Topic::Coverage)])?,
         world: World::default(),
         publisher: Publisher::new(&bus, ResendingProducer::new(&bus, WindowLimits::default())?),
         tune: Tune::default(),
         positions: BTreeMap::new(),
+        learn_at: Instant::now(),
         telemetry,
         shutdown,
     };
@@ -96,6 +100,8 @@ struct Service<'a> {
     publisher: Publisher,
     tune: Tune,
     positions: BTreeMap<Partition, Position>,
+    /// When it may be asked again whether anything is desired of a profiler of which nothing was.
+    learn_at: Instant,
     telemetry: &'a TunerTelemetry,
     shutdown: &'a Shutdown,
 }
@@ -163,9 +169,9 @@ impl Service<'_> {
     /// Goes on from the states on the bus, and reads coverage from before what was committed.
     fn start_over(&mut self, partitions: &[Partition]) -> Result<(), ProcessorError> {
         self.forget();
-        self.world.catch_up()?;
-        for (target, tuner) in self.world.tuners() {
-            self.tune.restore(target, tuner);
+        self.world.catch_up_at_last(self.shutdown)?;
+        for (target, known) in self.world.tuners() {
+            self.tune.restore(target, known);
         }
         self.publisher.know(self.world.states());
         for partition in partitions {
@@ -217,14 +223,15 @@ impl Service<'_> {
         if record.service == WHOLE_HOST {
             return;
         }
-        let Some(bounds) = self.world.bounds(&record.profiler) else {
+        let Some(bounds) = self.bounds(&record.profiler) else {
             return;
         };
         if !record.slot_us.is_multiple_of(bounds.slot.us()) {
             // A run that ended with its agent, of a host that runs all of the time until it has a plan.
             return self.telemetry.other_slots.add(1);
         }
-        let fate = self.tune.take(reported(meta, record), bounds.slot, now_us());
+        let record = reported(meta, record, message.offset);
+        let fate = self.tune.take(record, bounds.slot, now_us());
         match fate {
             Fate::Counted | Fate::Repeated => {}
             Fate::TooLate => self.telemetry.too_late.add(1),
@@ -236,7 +243,37 @@ impl Service<'_> {
         }
     }
 
+    /// Returns the bounds of a profiler of which anything is desired. What was said of that may be newer than the last look.
+    fn bounds(&mut self, profiler: &str) -> Option<Bounds> {
+        let known = self.world.bounds(profiler);
+        if known.is_some() || Instant::now() < self.learn_at {
+            return known;
+        }
+        self.learn_at = Instant::now() + LEARN_EVERY;
+        if let Err(error) = self.world.catch_up() {
+            tracing::warn!(%error, profiler, "whether anything is desired is asked for again");
+        }
+        self.world.bounds(profiler)
+    }
+
     fn close(&mut self) -> Result<(), ProcessorError> {
+        self.publisher.poll();
+        let world = &self.world;
+        let can_close = self.tune.can_close(
+            |target| world.desired(target).is_some(),
+            |target| world.live_hosts(target),
+        );
+        if !can_close {
+            return Ok(());
+        }
+        // Hosts say that they live before they report, on another topic: whoever is not known yet would be missing here.
+        match self.world.catch_up() {
+            Err(error) if error.is_transient() => {
+                tracing::warn!(%error, "windows wait until it is known which hosts live");
+                return Ok(());
+            }
+            other => other?,
+        }
         let world = &self.world;
         let slot = world.slot();
         let tuned = self.tune.close(
@@ -255,8 +292,8 @@ impl Service<'_> {
             let plans = self.publisher.publish(&tuned, world)?;
             self.telemetry.plans.add(plans);
         }
-        self.publisher.poll();
-        Ok(())
+        // At once: hosts wait for it, and nothing that could be sent along comes for minutes.
+        self.publisher.flush()
     }
 
     fn commit(&mut self) -> Result<(), ProcessorError> {
@@ -280,7 +317,7 @@ impl Service<'_> {
     }
 }
 
-fn reported(meta: Meta, record: CoverageRecord) -> Reported {
+fn reported(meta: Meta, record: CoverageRecord, offset: i64) -> Reported {
     Reported {
         target: Target {
             service: record.service,
@@ -291,6 +328,7 @@ fn reported(meta: Meta, record: CoverageRecord) -> Reported {
         hour: record.hour,
         until_us: record.until_us,
         slot_us: record.slot_us,
+        offset,
         coverage: Coverage {
             revision: record.revision,
             planned: record.planned,

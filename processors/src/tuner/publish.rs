@@ -78,7 +78,7 @@ impl Publisher {
                 })
                 .collect(),
             same_name: tuned.same_name.clone(),
-            state: serde_json::to_string(&tuned.tuner).map_err(ProcessorError::State)?,
+            state: serde_json::to_string(&tuned.known).map_err(ProcessorError::State)?,
             plan,
         };
         let is_new = before.is_none_or(|before| before.plan != record.plan);

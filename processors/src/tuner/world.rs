@@ -8,10 +8,10 @@ use strobe_event::{HostRecord, TunerRecord, codec};
 use strobe_sampling::config::{NAME, SamplingConfig};
 use strobe_sampling::plan::Bounds;
 use strobe_sampling::slot::SlotLength;
-use strobe_sampling::tuner::{Desired, Tuner};
+use strobe_sampling::tuner::Desired;
 
 use crate::error::ProcessorError;
-use crate::tune::Target;
+use crate::tune::{Known, Target};
 
 /// A host that has not been heard of for three tellings of five minutes does not live.
 const SILENT_US: u64 = 900_000_000;
@@ -52,7 +52,7 @@ impl World {
             match opened {
                 Ok(readers) => {
                     self.readers = Some(readers);
-                    return self.catch_up();
+                    return self.catch_up_at_last(shutdown);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the tables cannot be read yet");
@@ -71,16 +71,29 @@ impl World {
         self.each(|reader, take| reader.poll(Duration::ZERO, take))
     }
 
-    /// Reads all that there is now: what another tuner said before it gave its partitions up is there already.
+    /// Reads all that there is now: what another tuner said before it gave its partitions up is there already, and so is who
+    /// lived and what was desired before any record of coverage that was read.
     ///
     /// # Errors
-    /// As [`Compacted::catch_up`].
+    /// As [`Compacted::catch_up_now`].
     pub fn catch_up(&mut self) -> Result<(), ProcessorError> {
-        self.each(|reader, mut take| {
-            reader.catch_up(&mut take)?;
-            // What came since it was opened: until nothing has come for a moment.
-            reader.poll(SETTLE, take)
-        })
+        self.each(|reader, take| reader.catch_up_now(take))
+    }
+
+    /// Like [`World::catch_up`], again and again while the bus has trouble that passes, until the wish to stop.
+    ///
+    /// # Errors
+    /// As [`Compacted::catch_up_now`], where waiting does not heal it.
+    pub fn catch_up_at_last(&mut self, shutdown: &Shutdown) -> Result<(), ProcessorError> {
+        loop {
+            match self.catch_up() {
+                Err(error) if error.is_transient() && !shutdown.is_requested() => {
+                    tracing::warn!(%error, "the tables are read again");
+                    shutdown.wait_timeout(RETRY);
+                }
+                other => return other,
+            }
+        }
     }
 
     fn each(
@@ -160,10 +173,10 @@ impl World {
         }
     }
 
-    /// Returns the tuners as they were last said. A state that cannot be read is begun anew.
-    pub fn tuners(&self) -> Vec<(Target, Tuner)> {
+    /// Returns what tuners knew when they were last heard of. A state that cannot be read is begun anew.
+    pub fn tuners(&self) -> Vec<(Target, Known)> {
         let read = |(target, state): (&Target, &TunerRecord)| match serde_json::from_str(&state.state) {
-            Ok(tuner) => Some((target.clone(), tuner)),
+            Ok(known) => Some((target.clone(), known)),
             Err(error) => {
                 tracing::warn!(%error, ?target, "the state of a tuner cannot be read; it begins anew");
                 None
@@ -211,6 +224,3 @@ impl World {
         self.services.get(&target.service).map_or(0, |(hosts, _)| *hosts)
     }
 }
-
-/// How long nothing must come before a table is taken for read.
-const SETTLE: Duration = Duration::from_millis(300);

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
+use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use crate::consumer::Trouble;
@@ -20,7 +21,7 @@ use crate::message::Message;
 use crate::native::{self, Logs};
 use crate::settings::BusSettings;
 
-/// How long the broker may take to say which partitions there are.
+/// How long the broker may take to say which partitions there are, and how far one goes.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Longest pause between two messages while all of a topic is read.
 const STANDSTILL: Duration = Duration::from_secs(10);
@@ -30,8 +31,17 @@ const MESSAGES_PER_POLL: usize = 1_024;
 /// A reader of one compacted topic.
 pub struct Compacted {
     base: BaseConsumer<Logs>,
+    name: String,
+    /// Another client, which asks how far the topic goes: a broker answers a connection in order, and a question would wait behind
+    /// the reader's own fetch. Made when it is needed first.
+    asker: Option<BaseConsumer<Logs>>,
+    settings: BusSettings,
     /// Partitions whose end, as it was at the start, has not been reached.
     unread: BTreeSet<i32>,
+    /// Each partition's end, as it was before anything was read.
+    ends: BTreeMap<i32, i64>,
+    /// Up to where each partition was handed over.
+    next: BTreeMap<i32, i64>,
     topic: Option<Arc<str>>,
 }
 
@@ -67,10 +77,17 @@ impl Compacted {
             from.add_partition(topic, partition);
         }
         place(&base, &mut from)?;
+        // Before anything is fetched: the first end of a partition that is reached lies there or later.
+        let ends = ends(&base, topic, &unread)?;
         base.assign(&from).map_err(Error::kafka(doing))?;
         Ok(Self {
             base,
+            name: topic.to_owned(),
+            asker: None,
+            settings: settings.clone(),
             unread,
+            ends,
+            next: BTreeMap::new(),
             topic: None,
         })
     }
@@ -89,9 +106,17 @@ impl Compacted {
         for _ in 0..MESSAGES_PER_POLL {
             match self.base.poll(wait) {
                 None => break,
-                Some(Ok(message)) => take(native::take(&message, &mut self.topic)),
+                Some(Ok(message)) => {
+                    self.next.insert(message.partition(), message.offset() + 1);
+                    take(native::take(&message, &mut self.topic));
+                }
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
-                    self.unread.remove(&partition);
+                    if self.unread.remove(&partition) {
+                        // The last offsets may bear no message: what they had was compacted away.
+                        let end = self.ends.get(&partition).copied().unwrap_or(0);
+                        let next = self.next.entry(partition).or_default();
+                        *next = end.max(*next);
+                    }
                 }
                 Some(Err(error)) => Trouble::of(error)?,
             }
@@ -100,13 +125,43 @@ impl Compacted {
         Ok(())
     }
 
-    /// Reads on until everything that was there is handed over.
+    /// Reads on until everything that was there when the reader was opened is handed over.
     ///
     /// # Errors
     /// [`Error::TimedOut`] where the broker stands still, and those of [`Compacted::poll`].
-    pub fn catch_up(&mut self, mut take: impl FnMut(Message)) -> Result<(), Error> {
+    pub fn catch_up(&mut self, take: impl FnMut(Message)) -> Result<(), Error> {
+        self.read_until(Self::is_caught_up, take)
+    }
+
+    /// Reads on until everything that is there now is handed over: whatever the broker had taken before this was called.
+    ///
+    /// # Errors
+    /// As [`Compacted::catch_up`], and where the broker does not say how far the topic goes.
+    pub fn catch_up_now(&mut self, mut take: impl FnMut(Message)) -> Result<(), Error> {
+        self.catch_up(&mut take)?;
+        if self.asker.is_none() {
+            let config = self.settings.administrator();
+            let asker = BaseConsumer::from_config_and_context(&config, Logs::default())
+                .map_err(Error::kafka("making a consumer"))?;
+            self.asker = Some(asker);
+        }
+        let partitions = self.next.keys().copied().collect();
+        let ends = match &self.asker {
+            Some(asker) => ends(asker, &self.name, &partitions)?,
+            None => BTreeMap::new(),
+        };
+        let is_read =
+            |reader: &Self| (ends.iter()).all(|(partition, end)| reader.next.get(partition) >= Some(end));
+        self.read_until(is_read, take)
+    }
+
+    fn read_until(
+        &mut self,
+        is_done: impl Fn(&Self) -> bool,
+        mut take: impl FnMut(Message),
+    ) -> Result<(), Error> {
         let mut deadline = Instant::now() + STANDSTILL;
-        while !self.is_caught_up() {
+        while !is_done(self) {
             let before = self.unread.len();
             let mut came = false;
             self.poll(Duration::from_millis(100), |message| {
@@ -124,6 +179,21 @@ impl Compacted {
         }
         Ok(())
     }
+}
+
+/// Returns the offset that each partition's next message will get.
+fn ends(
+    base: &BaseConsumer<Logs>,
+    topic: &str,
+    partitions: &BTreeSet<i32>,
+) -> Result<BTreeMap<i32, i64>, Error> {
+    let end = |&partition: &i32| {
+        let (_, end) = base
+            .fetch_watermarks(topic, partition, ANSWER_WAIT)
+            .map_err(Error::kafka("reading the end of a topic"))?;
+        Ok((partition, end))
+    };
+    partitions.iter().map(end).collect()
 }
 
 /// Returns the newest value of each key of a compacted topic, as it is now.

@@ -26,8 +26,9 @@ use strobe_bus::dead_letter::{self, Selection};
 use strobe_bus::lag::group_lag;
 use strobe_bus::telemetry::DriveTelemetry;
 use strobe_bus::{
-    BusSettings, CommitError, Complaint, Consumer, DeadReason, DriveSettings, Event, Message, Meta, Outcome,
-    Outgoing, Partition, ResendingProducer, Shutdown, StageResult, TopicAction, WindowLimits, admin, drive,
+    BusSettings, CommitError, Compacted, Complaint, Consumer, DeadReason, DriveSettings, Event, Message,
+    Meta, Outcome, Outgoing, Partition, ResendingProducer, Shutdown, StageResult, TopicAction, WindowLimits,
+    admin, drive,
 };
 
 const PORT: u16 = 18_310;
@@ -395,6 +396,31 @@ fn a_header_that_is_not_text_is_left_out_and_counted() {
         (&b"value"[..], 1)
     );
     assert_eq!(message.headers.text("good"), Some("2"));
+}
+
+/// Checks that a table that is to catch up holds, each time, everything that the broker had acknowledged before, of every partition:
+/// whoever takes over goes on from the newest state, not from one that was newest a moment ago.
+#[test]
+fn a_table_catches_up_with_all_that_was_acknowledged() {
+    let broker = broker!("a_table_catches_up_with_all_that_was_acknowledged");
+    let bootstrap = broker.bootstrap();
+    create_topic(&bootstrap, "table", 4, &[("cleanup.policy", "compact")]);
+    let bus = settings(&bootstrap, &[]).prompt();
+    let hosts = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    produce(&bus, "table", &hosts, 0..1);
+    let mut table = Compacted::open(&bus, "table").unwrap();
+    let mut newest = HashMap::new();
+    for round in 0..24 {
+        produce(&bus, "table", &hosts[(round % 8) as usize..], round..round + 1);
+        let take = |message: Message| {
+            newest.insert(message.key.unwrap(), message.payload.unwrap());
+        };
+        table.catch_up_now(take).unwrap();
+        for host in &hosts[(round % 8) as usize..] {
+            let value = newest[host.as_bytes()].as_ref();
+            assert_eq!(value, format!("\0{host} {round}").as_bytes(), "round {round}");
+        }
+    }
 }
 
 /// Checks that a broker's refusal of one message, by the topic's own limit, holds up nobody and reorders nothing.

@@ -66,6 +66,8 @@ impl Bus {
     /// [`CliError::Usage`] where the bus is that of a real fleet, or the scenario is none for a bus.
     pub fn open(bus: &BusSettings, scenario: &Scenario, world: &World, seed: u64) -> Result<Self, CliError> {
         let desired = proved(bus, scenario, world)?;
+        // It waits for the broker, and for the tuner, after each window.
+        let bus = &bus.clone().prompt();
         let mut config = SamplingConfig::default();
         let profiler = ProfilerConfig {
             samples_per_hour: desired,
