@@ -64,6 +64,18 @@ fn simulated(cluster: &Cluster, disturbed: bool) -> Result<(Vec<serde_json::Valu
     ensure!(ended.success(), "the simulation ended with {ended}");
     let plans = cluster.json(&["sampling", "show", "-o", "json"])?;
     let plans = plans.as_array().context("no plans")?.clone();
+    // It wants as much as the other, which uses a third of its CPU time: on the hosts of both it is sampled as often as that needs.
+    let why = cluster.strobe(&["sampling", "explain", "web"])?;
+    ensure!(why.contains("of 18 hosts, that of `batch` on 12"), "{why}");
+    // By night, at the end of the day, it uses less.
+    for (service, least, most) in [("web", 4_800.0, 5_800.0), ("batch", 2_700.0, 3_300.0)] {
+        let plan = plans.iter().find(|plan| plan["service"] == service);
+        let expected = plan.and_then(|plan| plan["expected_per_hour"].as_f64());
+        ensure!(
+            expected.is_some_and(|expected| (least..most).contains(&expected)),
+            "{service}: {plan:?}"
+        );
+    }
     let errors = text
         .lines()
         .map(str::trim_start)

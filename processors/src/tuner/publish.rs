@@ -57,13 +57,16 @@ impl Publisher {
     pub fn publish(&mut self, tuned: &Tuned, world: &World) -> Result<u64, ProcessorError> {
         let target = &tuned.target;
         let before = self.last.get(target);
-        let plan = self.plan(tuned, before.map(|before| &before.plan), world);
+        // Neighbours with stronger plans bring samples that this plan does not ask for; limits must know of them.
+        let times = world.neighbours(target, tuned.decision.plan.strength()).times;
+        let expected = tuned.decision.expected_per_hour * times;
+        let plan = self.plan(tuned, before.map(|before| &before.plan), expected, world);
         let desired = world.desired(target);
         let record = TunerRecord {
             window_us: tuned.window_us,
             desired_per_hour: desired.map_or(0.0, |desired| desired.samples_per_hour()),
             observed_per_hour: tuned.taken as f64 * (HOUR_US / WINDOW_US) as f64,
-            expected_per_hour: tuned.decision.expected_per_hour,
+            expected_per_hour: expected,
             reachable_per_hour: match tuned.decision.reach {
                 Reach::Met => 0.0,
                 Reach::Floor { at_least } => at_least,
@@ -101,7 +104,7 @@ impl Publisher {
         Ok(u64::from(is_new))
     }
 
-    fn plan(&self, tuned: &Tuned, before: Option<&PlanRecord>, world: &World) -> PlanRecord {
+    fn plan(&self, tuned: &Tuned, before: Option<&PlanRecord>, expected: f64, world: &World) -> PlanRecord {
         let plan = tuned.decision.plan;
         let end_us = tuned.window_us + WINDOW_US;
         let same = before.filter(|before| {
@@ -125,7 +128,7 @@ impl Publisher {
         // Fixed before the hour that it applies to, once for each hour.
         let next_us = (end_us / HOUR_US + 1) * HOUR_US;
         if record.keep_since_us < next_us {
-            let keep = self.keep(tuned, world, next_us);
+            let keep = self.keep(&tuned.target, expected, world, next_us);
             if keep != record.keep {
                 record.keep_before = record.keep;
                 record.keep = keep;
@@ -135,8 +138,8 @@ impl Publisher {
         record
     }
 
-    /// Returns the share of a target's samples that limits let stay in the hour that starts at `hour_us`.
-    fn keep(&self, tuned: &Tuned, world: &World, hour_us: u64) -> f64 {
+    /// Returns the share of a target's samples that limits let stay in the hour that starts at `hour_us`, with so many expected.
+    fn keep(&self, target: &Target, expected_now: f64, world: &World, hour_us: u64) -> f64 {
         let Ok(limits) = world.config().limits.limits() else {
             return 1.0;
         };
@@ -146,12 +149,12 @@ impl Publisher {
             .iter()
             .map(|(target, state)| (target, state.expected_per_hour))
             .collect();
-        expected.insert(&tuned.target, tuned.decision.expected_per_hour);
+        expected.insert(target, expected_now);
         let demands: Vec<Demand<'_>> = expected
             .iter()
-            .map(|(target, samples)| Demand {
-                service: &target.service,
-                team: team_of.get(&target.service).map_or("", String::as_str),
+            .map(|(of, samples)| Demand {
+                service: &of.service,
+                team: team_of.get(&of.service).map_or("", String::as_str),
                 expected: PerHour {
                     samples: *samples,
                     bus_bytes: samples * BUS_BYTES_PER_SAMPLE,
@@ -159,7 +162,7 @@ impl Publisher {
                 },
             })
             .collect();
-        let at = expected.keys().position(|target| **target == tuned.target);
+        let at = expected.keys().position(|of| *of == target);
         let keeps = keep_probabilities(&demands, &limits, hour_us);
         at.map_or(1.0, |at| keeps[at].probability)
     }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use strobe_bus::{BusSettings, Compacted, Message, Shutdown, Topic};
-use strobe_event::{HostRecord, TunerRecord, codec};
+use strobe_event::{HostRecord, PlanRecord, TunerRecord, codec};
 use strobe_sampling::config::{NAME, SamplingConfig};
+use strobe_sampling::neighbours::Neighbours;
 use strobe_sampling::plan::Bounds;
 use strobe_sampling::slot::SlotLength;
 use strobe_sampling::tuner::Desired;
@@ -162,15 +163,15 @@ impl World {
         if !std::mem::take(&mut self.changed) {
             return;
         }
-        self.services.clear();
-        let oldest_us = self.latest_us.saturating_sub(SILENT_US);
-        for host in self.hosts.values().filter(|host| host.time_us >= oldest_us) {
+        let mut services: HashMap<String, (u64, u32)> = HashMap::new();
+        for host in self.live() {
             for service in &host.services {
-                let (hosts, cpus) = self.services.entry(service.clone()).or_default();
+                let (hosts, cpus) = services.entry(service.clone()).or_default();
                 *hosts += 1;
                 *cpus = host.cpus.max(*cpus);
             }
         }
+        self.services = services;
     }
 
     /// Returns what tuners knew when they were last heard of. A state that cannot be read is begun anew.
@@ -219,8 +220,32 @@ impl World {
         profiler.desired(cpus).ok()
     }
 
+    /// Returns how a target shares its hosts, with `own` as the strength of its plan.
+    pub fn neighbours(&self, target: &Target, own: f64) -> Neighbours {
+        let others = self
+            .states
+            .iter()
+            .filter(|(other, _)| other.profiler == target.profiler);
+        let mut strengths: HashMap<&str, f64> = others
+            .map(|(other, state)| (other.service.as_str(), strength(&state.plan)))
+            .collect();
+        strengths.insert(&target.service, own);
+        let services = self.live().map(|host| host.services.as_slice());
+        Neighbours::of(&target.service, services, &strengths)
+    }
+
+    fn live(&self) -> impl Iterator<Item = &HostRecord> {
+        let oldest_us = self.latest_us.saturating_sub(SILENT_US);
+        self.hosts.values().filter(move |host| host.time_us >= oldest_us)
+    }
+
     /// Returns on how many hosts a target's service lives.
     pub fn live_hosts(&self, target: &Target) -> u64 {
         self.services.get(&target.service).map_or(0, |(hosts, _)| *hosts)
     }
+}
+
+/// Returns q·D·f of a plan.
+pub fn strength(plan: &PlanRecord) -> f64 {
+    plan.run_probability * plan.planned_us as f64 / 1e6 * plan.frequency_hz
 }

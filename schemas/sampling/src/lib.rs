@@ -31,6 +31,7 @@ mod error;
 pub mod hash;
 pub mod limit;
 mod loss;
+pub mod neighbours;
 pub mod plan;
 pub mod schedule;
 pub mod slot;

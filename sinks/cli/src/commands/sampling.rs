@@ -15,6 +15,7 @@ use crate::render::{self, Output};
 use crate::selection::Span;
 use crate::times::shown;
 
+mod explain;
 mod limits;
 
 /// What to do.
@@ -108,7 +109,7 @@ pub fn run(config: &Config, command: &Command) -> Result<(), CliError> {
         Command::Limit(args) => limits::limit(&config.bus()?, args),
         Command::Lift(args) => limits::lift(&config.bus()?, args),
         Command::Show { service, output } => show(&config.bus()?, service.as_deref(), *output),
-        Command::Explain { service, profiler } => explain(&config.bus()?, service, profiler),
+        Command::Explain { service, profiler } => explain::explain(&config.bus()?, service, profiler),
         Command::Check {
             span,
             service,
@@ -193,16 +194,6 @@ fn states(bus: &BusSettings) -> Result<Vec<TunerRecord>, CliError> {
     Ok(states)
 }
 
-fn reach(state: &TunerRecord) -> String {
-    match state.reachable_per_hour {
-        0.0 => "yes".into(),
-        most if most < state.desired_per_hour => {
-            format!("no: {most:.0} per hour at most, though every slot of every host runs")
-        }
-        least => format!("{least:.0} per hour at least: q, duration and frequency are at their lowest"),
-    }
-}
-
 fn show(bus: &BusSettings, service: Option<&str>, output: Output) -> Result<(), CliError> {
     let mut states = states(bus)?;
     states.retain(|state| service.is_none_or(|service| service == state.plan.service));
@@ -258,91 +249,6 @@ fn show(bus: &BusSettings, service: Option<&str>, output: Output) -> Result<(), 
         ]
     });
     render::say(render::table(&columns, rows))
-}
-
-fn explain(bus: &BusSettings, service: &str, profiler: &str) -> Result<(), CliError> {
-    let state = states(bus)?
-        .into_iter()
-        .find(|state| state.plan.service == service && state.plan.profiler == profiler);
-    let Some(state) = state else {
-        let desired = configured(bus)?
-            .profilers
-            .get(profiler)
-            .map(|config| config.samples_per_hour);
-        return Err(CliError::Usage(match desired {
-            Some(rate) => format!(
-                "no plan is in force for `{service}` and `{profiler}`: {rate:.0} samples per hour are desired; the tuner \
-                 makes a plan when its hosts have reported a window of 5 minutes (is `strobe run tuner` running?)"
-            ),
-            None => format!(
-                "nothing is desired of `{profiler}`: `strobe sampling set --profiler {profiler} --samples-per-hour N` says it"
-            ),
-        }));
-    };
-    let plan = &state.plan;
-    let mut lines = vec![
-        format!("{service}, {profiler}"),
-        format!("  desired    {:.0} samples per hour", state.desired_per_hour),
-        format!("  reached    {}", reach(&state)),
-        format!(
-            "  in force   each slot runs with probability {:.6}, for {:.1} s at {:.1} Hz, since {}",
-            plan.run_probability,
-            plan.planned_us as f64 / 1e6,
-            plan.frequency_hz,
-            shown(plan.since_us)
-        ),
-        format!("  why        {}", plan.why),
-        format!(
-            "  observed   {:.0} samples per hour in the window from {}, on {} live hosts",
-            state.observed_per_hour,
-            shown(state.window_us),
-            state.live_hosts
-        ),
-        format!(
-            "  expected   {:.0} samples per hour, on average over the day to come",
-            state.expected_per_hour
-        ),
-    ];
-    if plan.keep < 1.0 || plan.keep_before < 1.0 {
-        lines.push(format!(
-            "  limits     {:.1} % of the samples stay since {}, {:.1} % before",
-            100.0 * plan.keep,
-            shown(plan.keep_since_us),
-            100.0 * plan.keep_before
-        ));
-    }
-    for host in &state.doubted {
-        lines.push(format!(
-            "  doubted    {host}: a host is believed up to ten times the median"
-        ));
-    }
-    for host in &state.same_name {
-        lines.push(format!(
-            "  same name  {host} reports more slots than an hour has: give each host a name of its own"
-        ));
-    }
-    lines.push(format!("  next       {}", next(&state)));
-    render::say(lines.join("\n"))
-}
-
-/// Returns what the tuner will do with the next window: asked of itself, with a window like the last.
-fn next(state: &TunerRecord) -> String {
-    let tuner: Result<strobe_sampling::tuner::Tuner, _> = serde_json::from_str(&state.state);
-    let Ok(tuner) = tuner else {
-        return "the state of the tuner cannot be read: it begins anew".into();
-    };
-    let history = tuner.history();
-    match history.busy() {
-        Some((busy, runs)) if history.is_whole() => format!(
-            "{busy:.2} busy CPUs per host are believed, from {runs:.0} runs over a day; q follows at each full hour, or at \
-             once when load or hosts change beyond chance"
-        ),
-        Some((busy, runs)) => format!(
-            "{busy:.2} busy CPUs per host are believed, from {runs:.0} runs of the first day; q follows with each window \
-             once 100 runs are known"
-        ),
-        None => "no run was seen yet: q is raised each hour until one is".into(),
-    }
 }
 
 /// The verdict on an hour.
