@@ -9,7 +9,7 @@
 #include "record.h"
 #include "unwind.h"
 
-volatile struct control control = { .epoch = 1, .omit_seen = 1, .period = 1 };
+volatile struct control control = { .epoch = 1, .omit_seen = 1, .period = 1, .until_ns = ~0ULL };
 
 #include "table_walk.h"
 
@@ -327,7 +327,7 @@ static __always_inline bool is_watched(void)
 
 /* Takes one sample of the task that runs, with the stack of `ctx`. */
 static __always_inline void take(void *ctx, bool in_user_mode, struct cpu_counters *count, struct scratch *scratch,
-				 __u64 value)
+				 __u64 value, __u64 time_ns)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct sample_header *header;
@@ -343,7 +343,7 @@ static __always_inline void take(void *ctx, bool in_user_mode, struct cpu_counte
 
 	task = bpf_get_current_task_btf();
 	header = &scratch->record.header;
-	header->time_ns = bpf_ktime_get_ns();
+	header->time_ns = time_ns;
 	header->start_time_ns = task->group_leader->start_boottime;
 	header->cgroup_id = cgroup_id(task);
 	header->cpu_sequence = count->taken;
@@ -387,7 +387,14 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 	__u32 zero = 0;
 	struct cpu_counters *count = bpf_map_lookup_elem(&counters, &zero);
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+	__u64 now_ns = bpf_ktime_get_ns();
 
+	/*
+	 * A run is as long as it was drawn to be. User space starts and stops ticks when it gets a CPU, which is sooner when nothing else
+	 * wants it: were that its beginning and end, busy moments would have more than their part.
+	 */
+	if (now_ns < control.from_ns || now_ns >= control.until_ns)
+		return 0;
 	if (!count || !scratch)
 		return 0;	/* cannot happen: both have the entry 0 */
 	if (!is_watched()) {
@@ -397,7 +404,7 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 			count->unwatched++;	/* to whoever watches others, the CPU is as good as idle */
 		return 0;
 	}
-	take(ctx, REGS_USER_MODE(&ctx->regs), count, scratch, control.period);
+	take(ctx, REGS_USER_MODE(&ctx->regs), count, scratch, control.period, now_ns);
 	return 0;
 }
 
@@ -445,7 +452,7 @@ int on_tracepoint(void *ctx)
 		return 1;
 	}
 	scratch->amount = 0;
-	take(ctx, false, count, scratch, value);
+	take(ctx, false, count, scratch, value, bpf_ktime_get_ns());
 	return 1;
 }
 

@@ -95,6 +95,8 @@ struct control {
 	__u32 no_room;		/* 1: what lacks tables lacks them because their memory is full */
 	__u32 stopped;		/* 1: a tracepoint takes no more; other events are stopped by themselves */
 	__u64 period;		/* what one sample stands for; of a tracepoint, how much must come together for one */
+	__u64 from_ns;		/* CLOCK_MONOTONIC from which on ticks count, */
+	__u64 until_ns;		/* and from which on they no longer do */
 };
 
 _Static_assert(sizeof(struct sample_header) == 104, "src/record.rs HEADER_BYTES");

@@ -176,7 +176,7 @@ pub struct Control {
 }
 
 // The program's only variable of its data section, so it stands at the section's beginning.
-const _: () = assert!(size_of::<skeleton::types::data>() == 32);
+const _: () = assert!(size_of::<skeleton::types::data>() == 48);
 
 impl Control {
     const EPOCH: usize = 0;
@@ -186,6 +186,8 @@ impl Control {
     const NO_ROOM: usize = 16;
     const STOPPED: usize = 20;
     const PERIOD: usize = 24;
+    const FROM: usize = 32;
+    const UNTIL: usize = 40;
 
     fn map(data: std::os::fd::BorrowedFd<'_>) -> Result<Self, Error> {
         let bytes = page_bytes();
@@ -234,9 +236,20 @@ impl Control {
 
     /// Says what one sample stands for from now on; of a tracepoint, how much must come together for one.
     pub fn set_period(&self, period: u64) {
-        if let Some(at) = self.page.at(Self::PERIOD) {
+        self.set_long(Self::PERIOD, period);
+    }
+
+    /// Says from when on and until when ticks count. In this order nothing counts in between that is in neither the old nor the new
+    /// span, as long as the old one is over.
+    pub fn set_span(&self, from_ns: u64, until_ns: u64) {
+        self.set_long(Self::FROM, from_ns);
+        self.set_long(Self::UNTIL, until_ns);
+    }
+
+    fn set_long(&self, offset: usize, value: u64) {
+        if let Some(at) = self.page.at(offset) {
             // SAFETY: aligned to 8 bytes, in a page that stays mapped as long as `self`, and both sides access it as a whole.
-            unsafe { AtomicU64::from_ptr(at.cast()) }.store(period, Ordering::Relaxed);
+            unsafe { AtomicU64::from_ptr(at.cast()) }.store(value, Ordering::Release);
         }
     }
 

@@ -314,6 +314,12 @@ impl Sampler {
         self.events.values().try_for_each(PerfEvent::enable)
     }
 
+    /// Lets ticks count from `from_ns` on and until just before `until_ns`, both of `CLOCK_MONOTONIC`: those before and after are as if
+    /// they had not been. Events that were counted in other ways than by a clock's ticks have no such span.
+    pub fn set_span(&self, from_ns: u64, until_ns: u64) {
+        self.loaded.control.set_span(from_ns, until_ns);
+    }
+
     /// Sets what is between two samples, and what each stands for: nanoseconds of a clock, else how much of what is counted.
     pub fn set_period(&mut self, period: u64) -> Result<(), Error> {
         if self.period.unwrap_or(self.event.period()) == period {

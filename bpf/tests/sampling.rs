@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Chain, alone, chain_source, compile, idle_and_stolen_seconds, skipped};
-use strobe_bpf::{CpuCounters, RawSample, Sampler, SamplerSettings, StackEnd};
+use strobe_bpf::{CpuCounters, RawSample, Sampler, SamplerSettings, StackEnd, monotonic_ns};
 
 /// A sample, kept.
 #[derive(Clone, Debug)]
@@ -181,6 +181,59 @@ fn idle_is_counted_and_left_out() {
         sum.idle as f64 >= 0.2 * (idle_seconds - 0.1) * 997.0,
         "{sum:?}, {idle_seconds} s idle"
     );
+}
+
+/// Checks that ticks count within a span alone, to its microsecond, however early they were started and late they are stopped; and
+/// that of every span all ticks count.
+#[test]
+fn ticks_count_within_their_span() {
+    if skipped() {
+        return;
+    }
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("busy");
+    compile(&chain_source(3), &program);
+    let _victims = [Chain::start(&program, &[]), Chain::start(&program, &[])];
+    let mut sampler = Sampler::start(&SamplerSettings {
+        paused: true,
+        ..SamplerSettings::at(997)
+    })
+    .unwrap();
+    let span_ns = 150_000_000;
+    let ticks = |sampler: &Sampler| -> u64 {
+        let counters = sampler.counters().unwrap();
+        counters
+            .values()
+            .map(|counters| counters.taken + counters.idle)
+            .sum()
+    };
+    for _ in 0..4 {
+        let before = ticks(&sampler);
+        sampler.set_span(u64::MAX, u64::MAX);
+        sampler.resume(1_000_000_000 / 997).unwrap();
+        let from_ns = monotonic_ns() + 30_000_000;
+        sampler.set_span(from_ns, from_ns + span_ns);
+        std::thread::sleep(Duration::from_millis(250));
+        sampler.pause().unwrap();
+        let mut times = Vec::new();
+        sampler.consume(&mut |sample| times.push(sample.time_ns)).unwrap();
+        assert!(!times.is_empty(), "two busy loops and no sample");
+        assert!(
+            times
+                .iter()
+                .all(|time| (from_ns..from_ns + span_ns).contains(time)),
+            "{from_ns} {times:?}"
+        );
+        let cpus = sampler.times().unwrap().len() as f64;
+        let due = span_ns as f64 / 1e9 * 997.0 * cpus;
+        let counted = (ticks(&sampler) - before) as f64;
+        // The host of a virtual machine takes some.
+        assert!(
+            (0.9 * due - 2.0..=due + cpus).contains(&counted),
+            "{counted} of {due}"
+        );
+    }
 }
 
 /// Checks that on each CPU the gaps between records are exactly the drops, with a ring too small for its samples.

@@ -329,20 +329,15 @@ impl Cluster {
     /// Where it cannot be started.
     pub fn agent(&self, arguments: &[&str], fail_at: Option<&str>) -> Result<Part> {
         let variables: Vec<(&str, &str)> = fail_at.iter().map(|point| ("STROBE_FAIL_AT", *point)).collect();
-        let mut command = Command::new(executable("strobe-agent")?);
-        self.agent_of(&mut command, arguments, &variables)
+        self.agent_with(arguments, &variables)
     }
 
-    /// Starts an agent that is first in line for the CPUs, with variables of its own in its environment: one that starves on a busy
-    /// machine says nothing about what it measures.
+    /// Starts the agent with more arguments, and with variables of its own in its environment.
     ///
     /// # Errors
     /// As [`Cluster::agent`].
-    pub fn agent_first_in_line(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Part> {
-        let mut command = Command::new("sh");
-        // Where the scheduler shares by sessions, priorities count within one alone.
-        let first = "echo -10 2>/dev/null >/proc/self/autogroup; exec nice -n -30 \"$0\" \"$@\"";
-        command.args(["-c", first]).arg(executable("strobe-agent")?);
+    pub fn agent_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Part> {
+        let mut command = Command::new(executable("strobe-agent")?);
         self.agent_of(&mut command, arguments, variables)
     }
 

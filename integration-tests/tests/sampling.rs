@@ -157,7 +157,7 @@ fn agent(cluster: &Cluster, side: &Side) -> Result<Part> {
     fs::write(state.join("plans.json"), plan.to_string())?;
     let state = state.display().to_string();
     let variables: Vec<(&str, &str)> = side.lose.iter().map(|lose| ("STROBE_LOSE", *lose)).collect();
-    cluster.agent_first_in_line(&["--host", side.host, "--state-dir", &state], &variables)
+    cluster.agent_with(&["--host", side.host, "--state-dir", &state], &variables)
 }
 
 /// What is known of a service on a host in the end, CPU seconds.

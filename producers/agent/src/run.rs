@@ -97,6 +97,14 @@ impl Run {
         }
     }
 
+    /// Lets it begin at `now_ns`, if that is later than it was to begin.
+    pub fn begin_at(&mut self, now_ns: u64) {
+        let late_ns = now_ns.saturating_sub(self.started_ns);
+        self.started_ns += late_ns;
+        self.ends_ns = self.ends_ns.saturating_add(late_ns);
+        self.head.started_us += late_ns / 1_000;
+    }
+
     /// Returns it with a period so many times as long.
     pub fn thinner(mut self, factor: u64) -> Self {
         self.head.period = self.head.period.saturating_mul(factor);
@@ -108,8 +116,35 @@ impl Run {
         self.slot.is_some() || self.head.cause != Cause::Continuous as u8
     }
 
-    /// Returns for how long ticks ran since the run began, by their own clocks, on average over the CPUs. By the clock on the wall it
-    /// would be longer: the ticks start and stop CPU after CPU, and on a busy host each waits for its turn.
+    /// Returns the clocks of ticks as they were at `now_ns`, without the time for which ticks ran outside of the run's span. Those of a
+    /// drawn run start before it and stop after it.
+    pub fn within_its_span(
+        &self,
+        clocks: BTreeMap<u32, EventTimes>,
+        now_ns: u64,
+    ) -> BTreeMap<u32, EventTimes> {
+        if self.slot.is_none() {
+            return clocks;
+        }
+        let span_ns = now_ns.clamp(self.started_ns, self.ends_ns) - self.started_ns;
+        let within = |(cpu, now): (u32, EventTimes)| {
+            let before = self.clocks.get(&cpu).copied().unwrap_or_default();
+            // One that is behind was begun anew: the CPU was away.
+            let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+            let enabled_ns = since(now.enabled_ns, before.enabled_ns);
+            let running_ns = since(now.running_ns, before.running_ns);
+            let share = span_ns as f64 / enabled_ns.max(1) as f64;
+            let times = EventTimes {
+                enabled_ns: before.enabled_ns + enabled_ns.min(span_ns),
+                running_ns: before.running_ns + (running_ns as f64 * share.min(1.0)).round() as u64,
+            };
+            (cpu, times)
+        };
+        clocks.into_iter().map(within).collect()
+    }
+
+    /// Returns for how long ticks ran since the run began, by their own clocks, on average over the CPUs: of one that was away for a
+    /// while, less.
     pub fn ticked_us(&self, clocks: &BTreeMap<u32, EventTimes>) -> u64 {
         let ran = |(cpu, now): (&u32, &EventTimes)| {
             let before = self.clocks.get(cpu).map_or(0, |clock| clock.enabled_ns);
@@ -157,5 +192,65 @@ impl Run {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn times(enabled_ms: u64, running_ms: u64) -> EventTimes {
+        EventTimes {
+            enabled_ns: enabled_ms * MS,
+            running_ns: running_ms * MS,
+        }
+    }
+
+    fn drawn(start_ms: u64, planned_ms: u64) -> Run {
+        let planned = Planned {
+            slot: 1,
+            start_ns: start_ms * MS,
+            latest_ns: u64::MAX,
+            planned_us: planned_ms * 1_000,
+            slot_us: 60_000_000,
+            run_probability: 0.5,
+            period_ns: MS,
+        };
+        let mut run = Run::of_slot("h", &planned, planned.start_ns, 0);
+        run.clocks = BTreeMap::from([(0, times(500, 500)), (1, times(700, 700))]);
+        run
+    }
+
+    /// Checks that of ticks that started before a drawn run, and stopped after it, its own time alone counts; that an event that had
+    /// to share its counter keeps its share; and that a CPU that came late, or went, has less.
+    #[test]
+    fn time_outside_of_the_span_does_not_count() {
+        let run = drawn(1_000, 100);
+        let clocks = BTreeMap::from([(0, times(630, 565)), (1, times(60, 60)), (2, times(40, 40))]);
+        let within = run.within_its_span(clocks.clone(), 1_120 * MS);
+        assert_eq!(within[&0], times(600, 550));
+        // Begun anew: 60 ms since then.
+        assert_eq!((within[&1], within[&2]), (times(760, 760), times(40, 40)));
+        assert_eq!(run.ticked_us(&within), (100_000 + 60_000 + 40_000) / 3);
+        let half = run.within_its_span(clocks, 1_050 * MS);
+        assert_eq!(half[&0].enabled_ns, 550 * MS);
+    }
+
+    /// Checks that a run that begins late is as long as it was planned, and one that is early waits.
+    #[test]
+    fn a_late_run_is_as_long() {
+        let mut run = drawn(1_000, 100);
+        run.begin_at(990 * MS);
+        assert_eq!(
+            (run.started_ns, run.ends_ns, run.head.started_us),
+            (1_000 * MS, 1_100 * MS, 0)
+        );
+        run.begin_at(1_007 * MS);
+        assert_eq!(
+            (run.started_ns, run.ends_ns, run.head.started_us),
+            (1_007 * MS, 1_107 * MS, 7_000)
+        );
     }
 }

@@ -93,9 +93,16 @@ impl Flow {
         self.stacks.keep_from(self.epoch);
     }
 
-    /// Returns what the kernel has counted until now, or until the events were stopped.
+    /// Returns what the kernel has counted of the run until now, or until the events were stopped.
     pub(super) fn totals(&self) -> Totals {
-        let ticking = is_ticking(&self.run.head.profiler);
+        let mut totals = self.all_totals(&self.run);
+        totals.times = self.run.within_its_span(totals.times, totals.at_ns);
+        totals
+    }
+
+    /// Returns what the kernel has counted until now, also before and after what `run` covers.
+    pub(super) fn all_totals(&self, run: &Run) -> Totals {
+        let ticking = is_ticking(&run.head.profiler);
         // A reading that fails leaves the counts as they were: they go with a later batch.
         Totals {
             at_ns: self.stopped_ns.unwrap_or_else(monotonic_ns),
@@ -116,7 +123,7 @@ impl Flow {
     pub(super) fn measure(&mut self, now_ns: u64) {
         let times = self.run.slot.and_then(|_| self.sampler.times().ok());
         self.run.done_us = Some(match times {
-            Some(times) => self.run.ticked_us(&times),
+            Some(times) => self.run.ticked_us(&self.run.within_its_span(times, now_ns)),
             None => self.done_us(now_ns),
         });
     }

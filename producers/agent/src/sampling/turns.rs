@@ -1,7 +1,7 @@
 //! How runs begin and end: run after run, or as the scheduling thread orders.
 //!
-//! Run after run, a sample's own time says which run it is of. An ordered run ends when the ticks were stopped, a moment after
-//! its planned end: what was sampled until then counts, and so does the time, which is that of the ticks' own clocks.
+//! Run after run, a sample's own time says which run it is of. The ticks of a drawn run start before it and stop after it, and the
+//! kernel's side counts those of its span alone: when this thread gets a CPU decides nothing.
 
 use super::*;
 
@@ -36,7 +36,11 @@ impl Sampling {
         let over = over || settler.pace.cut.is_some();
         if over && !settler.pace.idle && self.continuous.stopped_ns.is_none() {
             self.continuous.sampler.pause()?;
-            self.continuous.stopped_ns = Some(monotonic_ns());
+            let now_ns = monotonic_ns();
+            self.continuous.stopped_ns = Some(match self.continuous.run.slot {
+                Some(_) => now_ns.min(self.continuous.run.ends_ns),
+                None => now_ns,
+            });
         }
         Ok(())
     }
@@ -69,11 +73,12 @@ impl Sampling {
             let start =
                 |host: &str, now_ns| Run::start(host, settler.frequency_hz, length, now_ns, wall_us(now_ns));
             let run = start(&settler.host, monotonic_ns()).thinner(thinner);
+            flow.sampler.set_span(0, u64::MAX);
             return settler.begin_run(flow, run);
         }
         while let Some(planned) = settler.pace.waiting.front() {
             let now_ns = monotonic_ns();
-            if planned.start_ns > now_ns {
+            if planned.start_ns > now_ns + LEAD_NS {
                 break;
             }
             let Some(planned) = settler.pace.waiting.pop_front() else {
@@ -83,7 +88,9 @@ impl Sampling {
                 settler.refuse(&planned);
                 continue;
             }
-            let run = Run::of_slot(&settler.host, &planned, now_ns, wall_us(now_ns)).thinner(thinner);
+            let start_ns = planned.start_ns.max(now_ns);
+            let run = Run::of_slot(&settler.host, &planned, start_ns, wall_us(start_ns)).thinner(thinner);
+            flow.sampler.set_span(u64::MAX, u64::MAX);
             settler.begin_run(flow, run)?;
             break;
         }
@@ -94,7 +101,7 @@ impl Sampling {
     pub(super) fn until_turn(&self, longest: Duration) -> Duration {
         let pace = &self.settler.pace;
         let at_ns = match pace.idle {
-            true => pace.waiting.front().map(|planned| planned.start_ns),
+            true => (pace.waiting.front()).map(|planned| planned.start_ns.saturating_sub(LEAD_NS)),
             false => self.continuous.run.slot.map(|_| self.continuous.run.ends_ns),
         };
         // The wait is cut to milliseconds: one more, so that it is over when it ends.
@@ -106,17 +113,23 @@ impl Sampling {
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+/// How long before a drawn run its ticks start: as long as this thread may have to wait for a CPU, and then for each of the others.
+const LEAD_NS: u64 = 10_000_000;
 
 impl Settler {
-    fn begin_run(&mut self, flow: &mut Flow, run: Run) -> Result<(), AgentError> {
-        flow.run = run;
+    fn begin_run(&mut self, flow: &mut Flow, mut run: Run) -> Result<(), AgentError> {
         // What is read before the ticks start is what they begin from.
-        let totals = flow.totals();
-        flow.builder.begin(flow.run.started_ns, &totals);
-        flow.sampler.resume(flow.run.head.period)?;
-        if flow.run.slot.is_some() {
-            flow.run.clocks = totals.times;
+        let mut totals = flow.all_totals(&run);
+        flow.sampler.resume(run.head.period)?;
+        if run.slot.is_some() {
+            // Only now that all CPUs tick: no part of its span is without one.
+            run.begin_at(monotonic_ns().max(run.started_ns));
+            flow.sampler.set_span(run.started_ns, run.ends_ns);
+            run.clocks.clone_from(&totals.times);
         }
+        totals.at_ns = run.started_ns;
+        flow.builder.begin(run.started_ns, &totals);
+        flow.run = run;
         flow.report = Report::default();
         self.pace.idle = false;
         self.announce(flow, RunState::Started, flow.run.started_ns, String::new());
