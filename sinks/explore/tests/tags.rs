@@ -6,7 +6,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use strobe_explore::{By, Explorer, Selection, Sort, Top, TopRow, ddl};
+use strobe_explore::{By, Explorer, Selection, Sort, Top, TopRow, View, ddl};
 use support::{Engine, engine};
 
 /// 2026-11-02 00:00 UTC.
@@ -143,6 +143,62 @@ async fn a_selection_by_tags_holds_what_has_all_of_them() {
     }
 }
 
+/// Checks that every view of a selection by tags is of the samples that have them, and of nothing else: sums by whatever there is,
+/// by key, over all runs, the tree, and what is exported.
+#[tokio::test]
+async fn every_view_is_of_what_has_the_tags() {
+    let Some((_engine, explorer)) = filled("every_view_is_of_what_has_the_tags").await else {
+        return;
+    };
+    let tagged = Selection {
+        tags: vec!["copy=vector".into()],
+        ..day()
+    };
+    let all = [
+        By::Function,
+        By::Line,
+        By::Module,
+        By::Service,
+        By::Host,
+        By::Thread,
+        By::Tag,
+    ];
+    for by in all {
+        let top = explorer
+            .top(&tagged, None, by, Sort::SelfWeight, 100)
+            .await
+            .unwrap();
+        assert_eq!(top.total / 1e9, 30.0, "{by:?}");
+        let compared = explorer
+            .top(&day(), Some(&tagged), by, Sort::SelfWeight, 100)
+            .await;
+        assert_eq!(
+            compared.unwrap().total / 1e9,
+            62.0,
+            "{by:?}: the tags are of the other side alone"
+        );
+    }
+    let layers = explorer
+        .top_tags(&tagged, None, "io", Sort::SelfWeight, 100)
+        .await;
+    assert_eq!(
+        seconds(&layers.unwrap()),
+        expected(&[("io/disk/read", 30.0, 30.0)])
+    );
+    let within = Selection {
+        view: View::Runs,
+        ..tagged.clone()
+    };
+    let top = explorer
+        .top(&within, None, By::Function, Sort::SelfWeight, 100)
+        .await;
+    assert_eq!(top.unwrap().total, 1e9, "one sample of the four");
+    let tree = explorer.tree(&tagged, None, 100).await.unwrap();
+    assert_eq!(tree.nodes[0].total / 1e9, 30.0);
+    let profile = explorer.profile(&tagged).await.unwrap();
+    assert_eq!(profile.stacks.len(), 1);
+}
+
 /// Checks that services show the same stack each by its own marks, that nothing is lost or doubled by that, and that raw shows
 /// what is there.
 #[tokio::test]
@@ -196,6 +252,41 @@ async fn colours_go_by_what_each_service_shows() {
     writer.client().query_raw(sql).execute().await.unwrap();
     let values = explorer.values_of_functions(&day(), "copy").await.unwrap();
     assert_eq!(values.get("work").map(String::as_str), Some("copy=string"));
+}
+
+/// Checks that a function has the colour of the tags of its own frames, under the name that is shown, and that what is left out
+/// has none.
+#[tokio::test]
+async fn tags_of_frames_colour_their_own_functions() {
+    let Some((engine, explorer)) = filled("tags_of_frames_colour_their_own_functions").await else {
+        return;
+    };
+    let colours = async |key: &str| {
+        let values = explorer.values_of_functions(&day(), key).await.unwrap();
+        let coloured = values.into_iter().filter(|(_, value)| !value.is_empty());
+        coloured.collect::<Vec<_>>()
+    };
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(colours("kind").await, [pair("copy", "kind=memory")]);
+    assert_eq!(colours("entry").await, [pair("main", "entry")]);
+    // Of the key that tags the stack as a whole, the frame's own tag prevails where it stands, also over more weight. What
+    // `shop` leaves out has no box, and what `mail` shows by another name has its colour there.
+    let writer = engine.settings("strobe_writer", "tags_of_frames_colour_their_own_functions");
+    let sql = "INSERT INTO tags (stack, context, generation, service, profiler, tags, frame_tags.frame, frame_tags.inline, \
+               frame_tags.tag, marks.frame, marks.inline, marks.kind, marks.text, day) VALUES \
+               (100, 1, 3, 'shop', 'cpu', ['copy=vector'], [1], [0], ['copy=hidden'], [1], [0], ['hidden'], ['noise'], \
+               '2026-11-02'), \
+               (100, 3, 3, 'mail', 'cpu', ['copy=string'], [2, 0], [0, 0], ['copy=leaf', 'copy=entry'], [2], [0], ['renamed'], \
+               ['duplicate'], '2026-11-02')";
+    writer.client().query_raw(sql).execute().await.unwrap();
+    assert_eq!(
+        colours("copy").await,
+        [
+            pair("copy", "copy=vector"),
+            pair("duplicate", "copy=leaf"),
+            pair("main", "copy=entry"),
+        ]
+    );
 }
 
 /// Checks that the view of frames has the tags of each location, and every sample as often as its stack has locations.

@@ -29,7 +29,8 @@ pub struct Args {
     /// Where to write; `-` for standard output.
     #[arg(long, default_value = "strobe-flamegraph.svg")]
     output: PathBuf,
-    /// Colour boxes by the tag of this key that weighs the most in each; grey has none.
+    /// Colour boxes by the tag of this key that weighs the most: of the function's own frames, else of the stacks that hold
+    /// it; grey has none.
     #[arg(long, value_name = "KEY", conflicts_with = "baseline")]
     color_by: Option<String>,
     /// Boxes at most; what is cut is summed in boxes called "other".

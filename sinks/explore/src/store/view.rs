@@ -121,6 +121,24 @@ impl StackStore {
         });
     }
 
+    /// Returns the function that is shown at a place of a stack: frame counted from the root, location within it. Nothing where
+    /// the place is left out, or is none.
+    pub(crate) fn shown_at(&self, id: u32, (frame, inline): (u16, u16)) -> Option<u32> {
+        let marks = self.stacks[id as usize].view.as_ref().map(|view| &view.marks);
+        let (mut next, mut found) = (0, None);
+        self.for_each_location(id, |depth, at, _, _| {
+            if marks.is_some_and(|marks| marks.leaves_out(depth, at)) {
+                return;
+            }
+            if (depth, at) == (frame.into(), inline.into()) {
+                found = Some(next);
+            }
+            next += 1;
+        });
+        // What is shown stands in the sequence, in the same order.
+        found.and_then(|at| self.sequence(id).get(at).copied())
+    }
+
     /// Returns what a frame is called, where it has a row.
     pub(crate) fn names(&self, frame: u32) -> Option<&Names> {
         self.names.get(frame as usize)?.as_ref()
