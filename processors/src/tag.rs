@@ -13,7 +13,7 @@ use strobe_event::{
 };
 use strobe_stack_schema::model::Subject;
 use strobe_stack_schema::{
-    Context as Asked, ContextId, Location, LocationId, Mark as Marked, Matcher, Program,
+    Context as Asked, ContextId, Lists, Location, LocationId, Mark as Marked, Matcher, Program,
 };
 
 /// Memory for what is remembered of stacks, unless said otherwise: a million stacks of 30 locations. What comes after is
@@ -107,6 +107,7 @@ impl Tagger {
             words: FxHashMap::default(),
             texts: [FxHashMap::default(), FxHashMap::default(), FxHashMap::default()],
             entries: 0,
+            lists: Lists::default(),
             stack: Vec::new(),
             places: Vec::new(),
             tags,
@@ -182,6 +183,8 @@ pub struct Session<'t> {
     /// Text of the matcher's numbers.
     texts: [FxHashMap<u32, u32>; 3],
     entries: usize,
+    /// Room for what the matcher says.
+    lists: Lists,
     stack: Vec<LocationId>,
     places: Vec<Place>,
     tags: Tags,
@@ -324,7 +327,7 @@ impl Session<'_> {
         }
         let id = matcher.stack(&self.stack);
         let outcome = matcher.outcome(id, context_id);
-        let made = matcher.get(outcome);
+        let made = matcher.get(id, outcome, &mut self.lists);
         let (texts, all) = (&mut self.texts, &mut self.tags.text);
         let mut entry = |word: Word, number: u32| {
             *texts[word as usize].entry(number).or_insert_with(|| {

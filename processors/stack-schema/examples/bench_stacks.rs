@@ -16,7 +16,9 @@ use strobe_stack_schema::folded::{self, FoldedFrame};
 use strobe_stack_schema::model::{Field, FrameCond, StackCond};
 use strobe_stack_schema::name::type_of;
 use strobe_stack_schema::pattern::{Kind, Pattern};
-use strobe_stack_schema::{Context, Library, Location, LocationId, Matcher, Program, Source};
+use strobe_stack_schema::{
+    Context, ContextId, Library, Lists, Location, LocationId, Matcher, Program, Source,
+};
 
 /// Samples of a batch, as the agent closes one.
 const BATCH_SAMPLES: usize = 8_192;
@@ -386,6 +388,13 @@ fn new_stacks(
     (0..count).map(make).collect()
 }
 
+/// Takes a stack to the end: all that is said of it is read.
+fn take_stack(matcher: &mut Matcher, stack: &[LocationId], context: ContextId, lists: &mut Lists) {
+    let stack = matcher.stack(stack);
+    let outcome = matcher.outcome(stack, context);
+    black_box(matcher.get(stack, outcome, lists));
+}
+
 fn measure() -> Result<(), Box<dyn Error>> {
     let sources = shipped()?;
     let recorded = recorded()?;
@@ -464,12 +473,13 @@ fn measure() -> Result<(), Box<dyn Error>> {
     let mut matcher = Matcher::new(Arc::clone(&program));
     let stacks = new_stacks(&mut matcher, &recorded, NEW_STACKS);
     let context = matcher.context(&Context::default());
+    let mut lists = Lists::default();
     let begin = Watch::start();
     for stack in &stacks {
-        let stack = matcher.stack(stack);
-        black_box(matcher.outcome(stack, context));
+        take_stack(&mut matcher, stack, context, &mut lists);
     }
     let rate = NEW_STACKS as f64 / begin.seconds();
+    println!("figure stacks.new_remembered_bytes value={}", matcher.bytes());
     println!(
         "figure stacks.new_stacks_per_s value={rate:.0} target>=1000000 peer:regex_every_frame={naive_rate:.0}"
     );
@@ -484,12 +494,12 @@ fn only(part: &str, count: usize) -> Result<(), Box<dyn Error>> {
         "new" => {
             let mut matcher = Matcher::new(compile(&sources)?);
             // All are made, so that making them costs the same whatever the count.
-            let stacks = new_stacks(&mut matcher, &recorded, count.max(4_000));
+            let stacks = new_stacks(&mut matcher, &recorded, count.max(20_000));
             let context = matcher.context(&Context::default());
-            stacks.iter().take(count).for_each(|stack| {
-                let stack = matcher.stack(stack);
-                black_box(matcher.outcome(stack, context));
-            });
+            let mut lists = Lists::default();
+            for stack in stacks.iter().take(count) {
+                take_stack(&mut matcher, stack, context, &mut lists);
+            }
         }
         "steady" => {
             let mut matcher = Matcher::new(compile(&sources)?);
@@ -542,7 +552,7 @@ fn instructions() -> Result<(), Box<dyn Error>> {
     let per = |part: &str, few: usize, many: usize| -> Result<f64, Box<dyn Error>> {
         Ok((count(part, many)? - count(part, few)?) / (many - few) as f64)
     };
-    let new = per("new", 1_000, 4_000)?;
+    let new = per("new", 4_000, 20_000)?;
     let naive = per("naive", 1, 3)?;
     println!("figure stacks.instructions_per_stack value={new:.0} peer:regex_every_frame={naive:.0}");
     let steady = per("steady", 1, 9)? / BATCH_SAMPLES as f64;

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use strobe_stack_schema::{Context, Library, Matcher, Program, Source, check, folded, stacktags, test};
+use strobe_stack_schema::{
+    Context, Library, Lists, Matcher, Program, Source, check, folded, stacktags, test,
+};
 
 /// CPU time that one text may take: twenty times what refusing a hostile one may.
 const CPU_MAX: Duration = Duration::from_secs(1);
@@ -281,7 +283,8 @@ fn run(text: &str, stacks: &[Vec<folded::FoldedFrame>]) -> (String, bool) {
             .collect();
         let id = matcher.stack(&locations);
         let outcome = matcher.outcome(id, context);
-        let outcome = matcher.get(outcome);
+        let mut lists = Lists::default();
+        let outcome = matcher.get(id, outcome, &mut lists);
         let shown: Vec<&str> = stack.iter().map(|frame| frame.function.as_str()).collect();
         let view = outcome.view(&program, matcher.made(), &shown);
         assert!(

@@ -28,9 +28,6 @@ pub(crate) struct Decider<'a> {
 pub(crate) struct Kept {
     /// Names of locations by the steps that apply to them (hashed): `None` where the name stays.
     renamed: FxHashMap<(u32, u64), Option<u32>>,
-    /// Names of locations by what flat rules make of them: 0 where that is not known yet, 1 where the name stays, else the
-    /// number of the name and 2.
-    flat_names: Vec<u32>,
     /// Texts of templates whose places are all of one location, by that.
     pub filled: FxHashMap<(u32, u32), Option<u32>>,
     /// Tags by service and text: the text's own, or the one that stands for all others.
@@ -52,8 +49,8 @@ pub(crate) struct Place<'a, const W: usize> {
 }
 
 impl<'a> Decider<'a> {
-    /// Returns the number of the outcome of a stack, given by its locations: of the flat rules that match at those, and of the
-    /// others that match, which stand in order.
+    /// Returns the number of the outcome of a stack, given by its locations: of the flat rules that tag stacks where those
+    /// are, and of the others that match, which stand in order.
     pub(crate) fn decide<const W: usize>(
         &mut self,
         matches: &[Match<W>],
@@ -63,48 +60,39 @@ impl<'a> Decider<'a> {
         let locations = &locations[..locations.len().min(64 * W)];
         let mut outcome = std::mem::take(&mut self.kept.draft);
         outcome.clear();
+        let flats = &self.interner.flats;
         let mut room = std::mem::take(&mut self.kept.room);
-        room.fit(self.program);
-        let (mut frame_tags, mut edits, mut renames) = (false, false, false);
+        room.fit(self.program, flats.tagging_lists());
+        // What other rules leave out and rename is decided together with what flat rules do.
+        let mut frame_tags = false;
+        let whole = &mut outcome.whole;
         for found in matches {
             let rule = &self.program.rules[found.rule as usize];
             frame_tags |= !rule.frame_tags.is_empty();
-            edits |= !rule.edits.is_empty();
-            renames |= !rule.renames.is_empty();
+            whole.left_out |= !rule.edits.is_empty();
+            whole.renamed |= !rule.renames.is_empty();
         }
         for (at, &location) in (0..).zip(locations) {
-            let Some(done) = self.interner.flats.done(location) else {
-                continue;
-            };
-            for &rule in done.tagging {
-                room.matched(rule, at);
-            }
-            let given = done.frame_tags.iter();
-            outcome.frame_tags.extend(given.map(|given| (at, given.tag)));
-            if !edits && let Some(by) = done.hidden_by {
-                outcome.marks.push((at, Mark::Hidden { by }));
-            }
-            if done.renames && !renames {
-                room.renamed.push((at, location));
+            let list = flats.tagging(location);
+            if list != 0 {
+                room.listed(list, at);
             }
         }
         self.stack_tags(&mut room, matches, locations, context, &mut outcome.tags);
+        self.kept.room = room;
         if frame_tags {
-            self.frame_tags(matches, locations, context, &mut outcome.frame_tags);
+            self.frame_tags(matches, locations, context, &mut outcome);
         }
-        if edits {
+        if outcome.whole.left_out {
             self.edits(matches, locations, &mut outcome);
         }
-        if renames {
+        if outcome.whole.renamed {
             self.renames(matches, locations, &mut outcome);
         }
-        for (at, location) in room.renamed.drain(..) {
-            if let Some(name) = self.flat_name(location) {
-                outcome.marks.push((at, Mark::Renamed { name }));
-            }
-        }
-        self.kept.room = room;
-        let number = self.made.intern(&outcome);
+        let number = match context {
+            Some(_) => self.made.intern(&outcome),
+            None => self.made.append(&outcome),
+        };
         self.kept.draft = outcome;
         number
     }
@@ -175,7 +163,7 @@ impl<'a> Decider<'a> {
         for (at, &location) in locations.iter().enumerate() {
             let name = match others.iter().any(|found| found.site.contains(at)) {
                 true => self.name_here(&others, at, locations),
-                false => self.flat_name(location),
+                false => self.interner.flats.name(location),
             };
             if let Some(name) = name {
                 outcome.marks.push((at as u32, Mark::Renamed { name }));
@@ -183,23 +171,14 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Returns the name that flat rules give a location.
-    #[inline]
-    fn flat_name(&mut self, location: u32) -> Option<u32> {
-        match self.kept.flat_names.get(location as usize) {
-            None | Some(0) => {}
-            Some(known) => return known.checked_sub(2),
-        }
+    /// Returns the number of the name that flat rules give a location; nothing where it keeps its own.
+    pub(crate) fn flat_name(&mut self, location: u32) -> Option<u32> {
         let site = Bits::<1>::first(1);
         let rules: Vec<(u32, &Bits<1>)> = self.flat_renames(location).map(|rule| (rule, &site)).collect();
-        let name = self.renamed_to(rules, 0, &[location]);
-        let place = location as usize;
-        if self.kept.flat_names.len() <= place {
-            self.kept.bytes += size_of::<u32>() * (place + 1 - self.kept.flat_names.len());
-            self.kept.flat_names.resize(place + 1, 0);
+        if rules.is_empty() {
+            return None;
         }
-        self.kept.flat_names[place] = name.map_or(1, |name| name + 2);
-        name
+        self.renamed_to(rules, 0, &[location])
     }
 
     fn flat_renames(&self, location: u32) -> impl Iterator<Item = u32> + use<'a> {

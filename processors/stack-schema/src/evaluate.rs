@@ -5,6 +5,7 @@
 
 use crate::bits::Bits;
 use crate::context::Known;
+use crate::intern::Interner;
 use crate::model::Relation;
 use crate::program::{Node, NodeIx, Program, StackNode};
 
@@ -88,12 +89,8 @@ impl<const W: usize> Evaluator<W> {
         }
     }
 
-    /// Leaves in `hits`, in order, the rules that are not flat and match a stack whose locations name these terms.
-    pub(crate) fn run<'a>(
-        &mut self,
-        program: &Program,
-        locations: impl ExactSizeIterator<Item = &'a [NodeIx]>,
-    ) {
+    /// Leaves in `hits`, in order, the rules that are not flat and match a stack of these locations.
+    pub(crate) fn run(&mut self, program: &Program, interner: &Interner, locations: &[u32]) {
         self.now = self.now.wrapping_add(1);
         if self.now == 0 {
             self.stamps.fill(0);
@@ -103,7 +100,11 @@ impl<const W: usize> Evaluator<W> {
         self.candidates.fill(0);
         self.hits.clear();
         let count = locations.len().min(64 * W);
-        for (at, terms) in locations.take(count).enumerate() {
+        for (at, &location) in locations[..count].iter().enumerate() {
+            // Most locations have none.
+            let Some(terms) = interner.terms(location) else {
+                continue;
+            };
             for &term in terms {
                 let place = term as usize;
                 if self.stamps[place] != self.now {

@@ -9,8 +9,9 @@ use crate::diagnostic::Diagnostic;
 use crate::error::StackSchemaError;
 use crate::folded;
 use crate::library::Library;
-use crate::matcher::{Matcher, OutcomeId};
+use crate::matcher::{Matcher, OutcomeId, StackId};
 use crate::model::{Example, Schema, Subject};
+use crate::outcome::Lists;
 use crate::program::Program;
 
 /// What the examples of one schema gave.
@@ -42,7 +43,7 @@ pub fn test(library: &Library, schema: &str) -> Result<TestReport, StackSchemaEr
     });
     let of_schema = known.examples.iter().map(|example| (None, example));
     for (rule, example) in of_rules.chain(of_schema) {
-        let (outcome, matching) = run(&mut matcher, known, example);
+        let (stack, outcome, matching) = run(&mut matcher, known, example);
         if let Some(rule) = rule
             && matching
                 .iter()
@@ -50,7 +51,7 @@ pub fn test(library: &Library, schema: &str) -> Result<TestReport, StackSchemaEr
         {
             report.shown.insert(Arc::clone(rule));
         }
-        match compare(&matcher, example, outcome) {
+        match compare(&matcher, example, stack, outcome) {
             Ok(()) => report.passed += 1,
             Err(difference) => report.failures.push(
                 known
@@ -66,7 +67,7 @@ pub fn test(library: &Library, schema: &str) -> Result<TestReport, StackSchemaEr
 /// Rules that match a stack: schema and name.
 type Matching = Vec<(Arc<str>, Arc<str>)>;
 
-fn run(matcher: &mut Matcher, schema: &Schema, example: &Example) -> (OutcomeId, Matching) {
+fn run(matcher: &mut Matcher, schema: &Schema, example: &Example) -> (StackId, OutcomeId, Matching) {
     let given = |wanted: &Subject| {
         let found = example.context.iter().find(|(subject, _)| subject == wanted);
         found.map(|(_, value)| value.to_string())
@@ -110,12 +111,14 @@ fn run(matcher: &mut Matcher, schema: &Schema, example: &Example) -> (OutcomeId,
         .map(|frame| matcher.location(&frame.location()))
         .collect();
     let stack = matcher.stack(&locations);
-    (matcher.outcome(stack, context), matcher.matching(stack, context))
+    let outcome = matcher.outcome(stack, context);
+    (stack, outcome, matcher.matching(stack, context))
 }
 
-fn compare(matcher: &Matcher, example: &Example, outcome: OutcomeId) -> Result<(), String> {
+fn compare(matcher: &Matcher, example: &Example, stack: StackId, outcome: OutcomeId) -> Result<(), String> {
     let mut difference = String::new();
-    let outcome = matcher.get(outcome);
+    let mut lists = Lists::default();
+    let outcome = matcher.get(stack, outcome, &mut lists);
     if let Some(expected) = &example.gives {
         let expected: BTreeSet<&str> = expected.iter().map(|tag| &**tag).collect();
         let given: BTreeSet<&str> = outcome.tags.iter().map(|&tag| matcher.tag(tag)).collect();

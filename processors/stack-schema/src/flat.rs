@@ -10,7 +10,7 @@ use crate::model::{Edit, Takes};
 use crate::program::{CompiledRule, FlatTag, Node, NodeIx, Program, StackNode, TagAction, TagKind};
 use crate::rename::Step;
 
-/// A number that stands for none: rules, keys and schemas are fewer.
+/// A number that stands for none: rules, schemas and names are fewer.
 const NONE: u32 = u32::MAX;
 
 /// A tag of the frame at a location.
@@ -23,38 +23,39 @@ pub(crate) struct FrameTag {
     pub rule: u32,
 }
 
-/// What flat rules do at one location. It is read for each location of each stack that is new: it fits half a cache line.
+/// What flat rules do at one location. It is read for each location of each stack that is shown: it fits half a cache line.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Where its rules begin among those of all: those that tag stacks stand before the others.
+    /// Where its rules begin among those of all.
     rules: u32,
     frame_tags: u32,
-    tagging_count: u16,
     rule_count: u16,
     frame_tag_count: u16,
-    /// Whether one of its rules renames.
-    renames: bool,
-    /// Whether nothing is to be done there.
-    is_plain: bool,
     edit_rule: u32,
     hidden_by: u32,
+    /// Number of the name that it is shown by.
+    name: u32,
+    /// The first tag of its frame: few have more.
+    tag: u32,
 }
 
-/// Bytes of a location's entry.
-pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
+/// Bytes of a location's entry, and of the number of its rules that tag stacks.
+pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<u32>();
+/// Bytes of a distinct list of rules beside those: its place in the index and in the list.
+const LIST_BYTES: usize = 64;
 // Rules in force have numbers of 16 bits, and so have the counts of a location.
 const _: () = assert!(ENABLED_RULES_MAX <= u16::MAX as usize);
+const _: () = assert!(size_of::<Entry>() <= 32);
 
-/// What flat rules do at a location that they do something at.
-pub(crate) struct Done<'a> {
-    /// The rules that tag stacks, in the order in which they prevail.
-    pub tagging: &'a [u32],
-    /// The tags of the location's own frame, in the order of their text.
-    pub frame_tags: &'a [FrameTag],
+/// What is to be seen of a location where flat rules tag, hide or rename its frame.
+pub(crate) struct Shown<'a> {
+    /// The first tag of the location's own frame in the order of their text, and those that follow.
+    pub tag: Option<u32>,
+    pub more: &'a [FrameTag],
     /// The schema that hides it.
     pub hidden_by: Option<u32>,
-    /// Whether it has another name.
-    pub renames: bool,
+    /// The number of the name that it is shown by.
+    pub name: Option<u32>,
 }
 
 /// What flat rules do at each location.
@@ -63,6 +64,13 @@ pub(crate) struct Flats {
     list: Vec<Entry>,
     rules: Vec<u32>,
     frame_tags: Vec<FrameTag>,
+    /// Of each location the number of the list of its rules that tag stacks: lists are few, and most locations have the
+    /// empty one, which is 0.
+    tagging: Vec<u32>,
+    list_index: FxHashMap<Box<[u32]>, u32>,
+    /// The lists one behind the other, and where each ends.
+    list_rules: Vec<u32>,
+    list_ends: Vec<u32>,
 }
 
 impl Flats {
@@ -72,10 +80,7 @@ impl Flats {
         found.sort_unstable();
         let start = self.rules.len();
         let rule_of = |rule: &&u32| &program.rules[**rule as usize];
-        let tags_stacks = |rule: &&u32| !rule_of(rule).stack_tags.is_empty();
-        self.rules.extend(found.iter().filter(tags_stacks));
-        let tagging = self.rules.len();
-        self.rules.extend(found.iter().filter(|rule| !tags_stacks(rule)));
+        self.rules.extend_from_slice(found);
         let frames = self.frame_tags.len();
         for &rule in &*found {
             for action in &program.rules[rule as usize].frame_tags {
@@ -97,24 +102,39 @@ impl Flats {
             let hides = matches!(rule.edits.first(), Some(Edit::Hide));
             hides.then_some(rule.schema)
         });
-        let renames = found.iter().any(|rule| !rule_of(&rule).renames.is_empty());
-        let counts = [
-            tagging - start,
-            self.rules.len() - start,
-            self.frame_tags.len() - frames,
-        ];
         self.list.push(Entry {
             rules: start as u32,
             frame_tags: frames as u32,
-            tagging_count: counts[0] as u16,
-            rule_count: counts[1] as u16,
-            frame_tag_count: counts[2] as u16,
-            renames,
-            is_plain: counts[0] == 0 && counts[2] == 0 && hidden_by.is_none() && !renames,
+            rule_count: found.len() as u16,
+            frame_tag_count: (self.frame_tags.len() - frames) as u16,
             edit_rule: edits.copied().unwrap_or(NONE),
             hidden_by: hidden_by.unwrap_or(NONE),
+            name: NONE,
+            tag: self.frame_tags.get(frames).map_or(NONE, |given| given.tag),
         });
-        4 * found.len() + size_of::<FrameTag>() * (self.frame_tags.len() - frames)
+        let bytes = 4 * found.len() + size_of::<FrameTag>() * (self.frame_tags.len() - frames);
+        bytes + self.add_tagging(found.iter().filter(|rule| !rule_of(rule).stack_tags.is_empty()))
+    }
+
+    fn add_tagging<'a>(&mut self, rules: impl Iterator<Item = &'a u32>) -> usize {
+        if self.list_ends.is_empty() {
+            self.list_ends.push(0);
+            self.list_index.insert(Box::default(), 0);
+        }
+        let start = self.list_rules.len();
+        self.list_rules.extend(rules);
+        let list = &self.list_rules[start..];
+        if let Some(&known) = self.list_index.get(list) {
+            self.list_rules.truncate(start);
+            self.tagging.push(known);
+            return 0;
+        }
+        let bytes = 8 * list.len() + LIST_BYTES;
+        let number = self.list_ends.len() as u32;
+        self.list_index.insert(list.into(), number);
+        self.list_ends.push(self.list_rules.len() as u32);
+        self.tagging.push(number);
+        bytes
     }
 
     fn entry(&self, location: u32) -> &Entry {
@@ -122,22 +142,47 @@ impl Flats {
         &self.list[location as usize]
     }
 
-    /// Returns what is done at a location; nothing where that is nothing.
+    /// Returns the number of the list of rules that tag stacks which a location is on; 0 is the list of none.
     #[inline]
-    pub(crate) fn done(&self, location: u32) -> Option<Done<'_>> {
+    pub(crate) fn tagging(&self, location: u32) -> u32 {
+        self.tagging[location as usize]
+    }
+
+    /// Returns how many lists of rules that tag stacks there are.
+    pub(crate) fn tagging_lists(&self) -> usize {
+        self.list_ends.len()
+    }
+
+    /// Returns a list of rules that tag stacks, in the order in which they prevail.
+    #[inline]
+    pub(crate) fn tagging_rules(&self, list: u32) -> &[u32] {
+        let list = list as usize;
+        let start = list.checked_sub(1).map_or(0, |before| self.list_ends[before]);
+        &self.list_rules[start as usize..self.list_ends[list] as usize]
+    }
+
+    /// Returns what is to be seen of a location; nothing where flat rules do nothing to its frame.
+    #[inline]
+    pub(crate) fn shown(&self, location: u32) -> Option<Shown<'_>> {
         let entry = self.entry(location);
-        if entry.is_plain {
+        // Where all three are none, so are all of their bits.
+        if entry.tag & entry.hidden_by & entry.name == NONE {
             return None;
         }
-        Some(Done {
-            tagging: &self.rules[entry.rules as usize..][..entry.tagging_count.into()],
-            frame_tags: &self.frame_tags[entry.frame_tags as usize..][..entry.frame_tag_count.into()],
-            hidden_by: (entry.hidden_by != NONE).then_some(entry.hidden_by),
-            renames: entry.renames,
+        let some = |number: u32| (number != NONE).then_some(number);
+        let more = match entry.frame_tag_count {
+            0 | 1 => &[][..],
+            count => &self.frame_tags[entry.frame_tags as usize + 1..][..usize::from(count) - 1],
+        };
+        Some(Shown {
+            tag: some(entry.tag),
+            more,
+            hidden_by: some(entry.hidden_by),
+            name: some(entry.name),
         })
     }
 
-    /// Returns all rules; those that tag stacks come first.
+    /// Returns all rules, in the order in which they prevail.
     pub(crate) fn rules(&self, location: u32) -> &[u32] {
         let entry = self.entry(location);
         &self.rules[entry.rules as usize..][..entry.rule_count.into()]
@@ -156,10 +201,21 @@ impl Flats {
     }
 
     /// Returns the schema that hides the location, if one does.
-    #[inline]
     pub(crate) fn hidden_by(&self, location: u32) -> Option<u32> {
         let schema = self.entry(location).hidden_by;
         (schema != NONE).then_some(schema)
+    }
+
+    /// Returns the number of the name that the location is shown by, if that is not its own.
+    #[inline]
+    pub(crate) fn name(&self, location: u32) -> Option<u32> {
+        let name = self.entry(location).name;
+        (name != NONE).then_some(name)
+    }
+
+    /// Says what the location is shown by.
+    pub(crate) fn set_name(&mut self, location: u32, name: Option<u32>) {
+        self.list[location as usize].name = name.unwrap_or(NONE);
     }
 }
 

@@ -105,7 +105,9 @@ pub(crate) struct Interner {
     files: Texts,
     modules: Texts,
     index: FxHashMap<Key, u32>,
-    list: Vec<(Key, u32, u32)>,
+    list: Vec<Key>,
+    /// Where the terms of each begin and end.
+    term_places: Vec<(u32, u32)>,
     terms: Vec<NodeIx>,
     /// What flat rules do at each.
     pub flats: Flats,
@@ -126,8 +128,8 @@ const KERNEL: u32 = 2;
 const UNNAMED: u32 = 4;
 
 impl Interner {
-    /// Returns the number of a location.
-    pub(crate) fn intern(&mut self, program: &Program, location: &Location<'_>) -> u32 {
+    /// Returns the number of a location, and whether it is a new one.
+    pub(crate) fn intern(&mut self, program: &Program, location: &Location<'_>) -> (u32, bool) {
         let (seen, bytes) = (&mut self.seen, &mut self.bytes);
         let function = self.functions.intern(location.function, bytes, |tests| {
             program.function.find(location.function, seen, tests);
@@ -160,16 +162,17 @@ impl Interner {
             flags,
         };
         if let Some(&known) = self.index.get(&key) {
-            return known;
+            return (known, false);
         }
         let start = self.terms.len();
         self.decide(program, location, key);
         self.bytes += self.flats.add(program, &mut self.found);
         let id = self.list.len() as u32;
         self.index.insert(key, id);
-        self.list.push((key, start as u32, self.terms.len() as u32));
+        self.list.push(key);
+        self.term_places.push((start as u32, self.terms.len() as u32));
         self.bytes += LOCATION_BYTES + 4 * (self.terms.len() - start);
-        id
+        (id, true)
     }
 
     /// Appends the terms that hold for a location, and leaves the flat rules that match there in `found`.
@@ -260,20 +263,16 @@ impl Interner {
         holds
     }
 
-    /// Returns the terms that hold for a location and that conditions on stacks ask for.
+    /// Returns the terms that hold for a location and that conditions on stacks ask for, if there are any.
     #[inline]
-    pub(crate) fn terms(&self, id: u32) -> &[NodeIx] {
-        match self.list.get(id as usize) {
-            Some((_, start, end)) => &self.terms[*start as usize..*end as usize],
-            None => &[],
-        }
+    pub(crate) fn terms(&self, id: u32) -> Option<&[NodeIx]> {
+        let (start, end) = self.term_places[id as usize];
+        (start != end).then(|| &self.terms[start as usize..end as usize])
     }
 
     /// Returns a number that is the same for locations of the same function.
     pub(crate) fn function(&self, id: u32) -> u32 {
-        self.list
-            .get(id as usize)
-            .map_or(u32::MAX, |(key, ..)| key.function)
+        self.list.get(id as usize).map_or(u32::MAX, |key| key.function)
     }
 
     /// Returns what is shown for a location where nothing renames it.
@@ -283,7 +282,7 @@ impl Interner {
 
     /// Returns a text of a location; empty where it has none.
     pub(crate) fn text(&self, id: u32, field: Field) -> &str {
-        let Some((key, ..)) = self.list.get(id as usize) else {
+        let Some(key) = self.list.get(id as usize) else {
             return "";
         };
         let unnamed = key.flags & UNNAMED != 0;

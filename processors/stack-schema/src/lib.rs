@@ -56,6 +56,6 @@ pub use examples::{TestReport, test};
 pub use library::Library;
 pub use location::Location;
 pub use matcher::{ContextId, LocationId, Matcher, OutcomeId, StackId};
-pub use outcome::{Mark, Outcome};
+pub use outcome::{Lists, Mark, Outcome};
 pub use program::{InForce, Program};
 pub use trial::{Trial, TrialReport};

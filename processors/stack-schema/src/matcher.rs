@@ -3,6 +3,7 @@
 use std::hash::Hasher;
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::bits::Bits;
@@ -11,7 +12,7 @@ use crate::decide::{self, Decider};
 use crate::evaluate::{Evaluator, Hit, Match};
 use crate::intern::Interner;
 use crate::location::Location;
-use crate::outcome::{Made, Outcome};
+use crate::outcome::{Lists, Made, Outcome};
 use crate::program::Program;
 use crate::values::Values;
 
@@ -27,13 +28,18 @@ const WORDS_WIDE: usize = 64;
 /// 200 MiB.
 pub const MEMORY_BYTES: usize = 256 << 20;
 
-/// Bytes of a stack beside its locations.
-const STACK_BYTES: usize = 80;
+/// Most that a matcher may take, whatever is asked for: its numbers have 32 bits, and the largest batch fits the rest.
+pub const MEMORY_BYTES_MAX: usize = 8 << 30;
+
+/// Bytes of a stack beside its locations: its entry and its place in the index.
+const STACK_BYTES: usize = size_of::<Stack>() + 10;
 /// Bytes of an answer for a stack in a context.
 const RESOLVED_BYTES: usize = 24;
 
-/// The outcome of a stack that has none without its context.
+/// The outcome of a stack that has none without its context, and the context of one that was not asked in any.
 const WAITS: u32 = u32::MAX;
+/// The hits of a stack that is too deep for them to be worth keeping: it is matched again for each context.
+const MATCH_AGAIN: u32 = u32::MAX;
 
 /// Number of a distinct location; valid until [`Matcher::begin`] says that all was forgotten, as all numbers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,12 +53,13 @@ pub struct StackId(pub(crate) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextId(pub(crate) u32);
 
-/// Number of a distinct outcome.
+/// Number of what was decided of a stack beyond what its locations bring. Where the context decides, it is the same for all
+/// stacks that agree in that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutcomeId(pub(crate) u32);
 
 impl OutcomeId {
-    /// Returns it as an index: outcomes are numbered from 0 on.
+    /// Returns it as an index: they are numbered from 0 on.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -65,25 +72,22 @@ impl StackId {
     }
 }
 
-/// What is kept of a stack whose outcome depends on the context.
-#[derive(Debug)]
-enum Kept {
-    /// Nothing waits.
-    Nothing,
-    /// Its rules.
-    Hits(Box<[Hit<1>]>),
-    /// Too deep to be worth keeping: it is matched again for each context.
-    MatchAgain,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Stack {
     /// Where its locations begin among those of all stacks, and how many there are.
-    start: usize,
-    count: usize,
+    start: u32,
+    count: u32,
     /// Its outcome, or [`WAITS`].
     fixed: u32,
-    kept: Kept,
+    /// The rules of one whose outcome depends on the context: where they begin among those of all, and how many there are, or
+    /// [`MATCH_AGAIN`].
+    hits: u32,
+    hit_count: u32,
+    /// The context in which it was asked first, and its outcome in that: most stacks have only one.
+    context: u32,
+    resolved: u32,
+    /// The hash of its locations.
+    hash: u32,
 }
 
 /// Matches stacks against a program.
@@ -104,10 +108,12 @@ pub struct Matcher {
     middle: Option<Evaluator<WORDS_MIDDLE>>,
     wide: Option<Evaluator<WORDS_WIDE>>,
     stacks: Vec<Stack>,
-    /// Locations of all stacks, one behind the other.
+    /// Locations of all stacks, one behind the other, and what waits for a context.
     locations: Vec<u32>,
-    /// Stacks by the hash of their locations; two of one hash stand in neighbouring places.
-    index: FxHashMap<u64, u32>,
+    hits: Vec<Hit<1>>,
+    /// Numbers of stacks by the hash of their locations. A look-up of a new stack waits for memory longer than for anything
+    /// else, so the table is as small as it can be: the hashes are with the stacks.
+    index: HashTable<u32>,
     resolved: FxHashMap<(u32, u32), u32>,
     room: Vec<u32>,
     matches: Vec<Match<1>>,
@@ -130,7 +136,8 @@ impl Matcher {
             wide: None,
             stacks: Vec::new(),
             locations: Vec::new(),
-            index: FxHashMap::default(),
+            hits: Vec::new(),
+            index: HashTable::new(),
             resolved: FxHashMap::default(),
             room: Vec::new(),
             matches: Vec::new(),
@@ -140,10 +147,10 @@ impl Matcher {
         }
     }
 
-    /// Returns the same with another bound on what it remembers.
+    /// Returns the same with another bound on what it remembers, at most [`MEMORY_BYTES_MAX`].
     #[must_use]
     pub fn with_memory(mut self, bytes: usize) -> Self {
-        self.memory_bytes = bytes;
+        self.memory_bytes = bytes.min(MEMORY_BYTES_MAX);
         self
     }
 
@@ -167,7 +174,8 @@ impl Matcher {
             self.decided = decide::Kept::default();
             self.stacks = Vec::new();
             self.locations = Vec::new();
-            self.index = FxHashMap::default();
+            self.hits = Vec::new();
+            self.index = HashTable::new();
             self.resolved = FxHashMap::default();
             self.stack_bytes = 0;
         }
@@ -205,7 +213,12 @@ impl Matcher {
     /// Returns the number of a location.
     #[inline]
     pub fn location(&mut self, location: &Location<'_>) -> LocationId {
-        LocationId(self.interner.intern(&self.program, location))
+        let (number, is_new) = self.interner.intern(&self.program, location);
+        if is_new {
+            let name = self.decider().flat_name(number);
+            self.interner.flats.set_name(number, name);
+        }
+        LocationId(number)
     }
 
     /// Returns the number of a context.
@@ -218,13 +231,12 @@ impl Matcher {
         let mut room = std::mem::take(&mut self.room);
         room.clear();
         room.extend(locations.iter().map(|location| location.0));
-        let mut hash = digest(&room);
-        let id = loop {
-            match self.index.get(&hash) {
-                Some(&known) if self.locations_of(known) == room => break known,
-                Some(_) => hash = hash.wrapping_add(1),
-                None => break self.new_stack(&room, hash),
-            }
+        let hash = digest(&room);
+        let is_same =
+            |&known: &u32| self.stacks[known as usize].hash == hash && self.locations_of(known) == room;
+        let id = match self.index.find(spread(hash), is_same) {
+            Some(&known) => known,
+            None => self.new_stack(&room, hash),
         };
         self.room = room;
         StackId(id)
@@ -232,63 +244,79 @@ impl Matcher {
 
     fn locations_of(&self, stack: u32) -> &[u32] {
         let Stack { start, count, .. } = self.stacks[stack as usize];
-        &self.locations[start..start + count]
+        &self.locations[start as usize..][..count as usize]
     }
 
-    fn new_stack(&mut self, locations: &[u32], hash: u64) -> u32 {
-        let count = locations.len();
-        let (fixed, kept) = if count <= 64 {
-            let terms = locations.iter().map(|&location| self.interner.terms(location));
-            self.narrow.run(&self.program, terms);
-            let hits = std::mem::take(&mut self.narrow.hits);
+    fn new_stack(&mut self, locations: &[u32], hash: u32) -> u32 {
+        // The bound on memory keeps all of these numbers far below 2^32.
+        let mut made = Stack {
+            start: self.locations.len() as u32,
+            count: locations.len() as u32,
+            fixed: WAITS,
+            hits: self.hits.len() as u32,
+            hit_count: 0,
+            context: WAITS,
+            resolved: WAITS,
+            hash,
+        };
+        if locations.len() <= 64 {
+            self.narrow.run(&self.program, &self.interner, locations);
+            let mut hits = std::mem::take(&mut self.narrow.hits);
             let waits = hits.iter().any(|hit| hit.residue.is_some());
-            let fixed = match waits {
-                true => WAITS,
-                false => {
-                    let mut matches = std::mem::take(&mut self.matches);
-                    matches.clear();
-                    matches.extend(hits.iter().map(Hit::matched));
-                    let fixed = self.decide(&matches, locations, None);
-                    self.matches = matches;
-                    fixed
-                }
-            };
-            let kept = if waits || self.context_decides {
+            if !waits {
+                let mut matches = std::mem::take(&mut self.matches);
+                matches.clear();
+                matches.extend(hits.iter().map(Hit::matched));
+                made.fixed = self.decide(&matches, locations, None);
+                self.matches = matches;
+            }
+            if waits || self.context_decides {
                 self.stack_bytes += hits.len() * size_of::<Hit<1>>();
-                Kept::Hits(hits.as_slice().into())
-            } else {
-                Kept::Nothing
-            };
+                made.hit_count = hits.len() as u32;
+                self.hits.append(&mut hits);
+            }
             self.narrow.hits = hits;
-            (fixed, kept)
         } else {
-            let fixed = match count <= 64 * WORDS_MIDDLE {
+            made.fixed = match locations.len() <= 64 * WORDS_MIDDLE {
                 true => self.match_deep::<WORDS_MIDDLE>(locations, None),
                 false => self.match_deep::<WORDS_WIDE>(locations, None),
             };
-            (fixed, Kept::MatchAgain)
-        };
+            made.hit_count = MATCH_AGAIN;
+        }
         let id = self.stacks.len() as u32;
-        self.stack_bytes += 4 * count + STACK_BYTES;
-        self.index.insert(hash, id);
-        self.stacks.push(Stack {
-            start: self.locations.len(),
-            count,
-            fixed,
-            kept,
-        });
+        self.stack_bytes += 4 * locations.len() + STACK_BYTES;
+        self.stacks.push(made);
+        if self.index.len() == self.index.capacity() {
+            self.grow();
+        }
+        self.index.insert_unique(spread(hash), id, |_| 0);
         self.locations.extend_from_slice(locations);
         id
     }
 
-    /// Returns what the schemas make of a stack in a context.
+    /// Makes the index twice as large. Stacks are read in order for that; by the index they would be in none.
+    fn grow(&mut self) {
+        let mut index = HashTable::with_capacity(2 * self.index.len() + 1);
+        for (id, stack) in (0..).zip(&self.stacks[..self.index.len()]) {
+            // It has room for all of them: it never asks for hashes itself.
+            index.insert_unique(spread(stack.hash), id, |_| 0);
+        }
+        self.index = index;
+    }
+
+    /// Returns the number of what the schemas make of a stack in a context.
     #[inline]
     pub fn outcome(&mut self, stack: StackId, context: ContextId) -> OutcomeId {
-        let fixed = self.stacks[stack.0 as usize].fixed;
-        if fixed != WAITS && !self.decides(context) {
-            return OutcomeId(fixed);
+        let known = &self.stacks[stack.0 as usize];
+        if known.context == context.0 {
+            return OutcomeId(known.resolved);
         }
-        if let Some(&known) = self.resolved.get(&(stack.0, context.0)) {
+        if known.fixed != WAITS && !self.decides(context) {
+            return OutcomeId(known.fixed);
+        }
+        if known.context != WAITS
+            && let Some(&known) = self.resolved.get(&(stack.0, context.0))
+        {
             return OutcomeId(known);
         }
         OutcomeId(self.resolve(stack, context))
@@ -307,15 +335,15 @@ impl Matcher {
         let mut locations = std::mem::take(&mut self.room);
         locations.clear();
         locations.extend_from_slice(self.locations_of(stack.0));
-        let entry = &self.stacks[stack.0 as usize];
-        let made = match &entry.kept {
-            Kept::Nothing => entry.fixed,
-            Kept::MatchAgain if locations.len() <= 64 * WORDS_MIDDLE => {
+        let entry = self.stacks[stack.0 as usize];
+        let made = match entry.hit_count {
+            MATCH_AGAIN if locations.len() <= 64 * WORDS_MIDDLE => {
                 self.match_deep::<WORDS_MIDDLE>(&locations, Some(context))
             }
-            Kept::MatchAgain => self.match_deep::<WORDS_WIDE>(&locations, Some(context)),
-            Kept::Hits(hits) => {
+            MATCH_AGAIN => self.match_deep::<WORDS_WIDE>(&locations, Some(context)),
+            count => {
                 let mut matches = std::mem::take(&mut self.matches);
+                let hits = &self.hits[entry.hits as usize..][..count as usize];
                 answered(hits, self.contexts.get(context.0), &mut matches);
                 let made = self.decide(&matches, &locations, Some(context));
                 self.matches = matches;
@@ -323,7 +351,12 @@ impl Matcher {
             }
         };
         self.room = locations;
-        self.resolved.insert((stack.0, context.0), made);
+        if entry.context == WAITS {
+            let entry = &mut self.stacks[stack.0 as usize];
+            (entry.context, entry.resolved) = (context.0, made);
+        } else {
+            self.resolved.insert((stack.0, context.0), made);
+        }
         made
     }
 
@@ -332,8 +365,7 @@ impl Matcher {
         Self: Deep<W>,
     {
         let mut evaluator = self.take_evaluator();
-        let terms = locations.iter().map(|&location| self.interner.terms(location));
-        evaluator.run(&self.program, terms);
+        evaluator.run(&self.program, &self.interner, locations);
         let made = match context {
             None if evaluator.hits.iter().any(|hit| hit.residue.is_some()) => WAITS,
             None => {
@@ -356,6 +388,18 @@ impl Matcher {
         locations: &[u32],
         context: Option<ContextId>,
     ) -> u32 {
+        let mut decider = Decider {
+            program: &self.program,
+            interner: &self.interner,
+            made: &mut self.made,
+            values: &mut self.values,
+            kept: &mut self.decided,
+        };
+        let context = context.and_then(|context| self.contexts.get(context.0));
+        decider.decide(matches, locations, context)
+    }
+
+    fn decider(&mut self) -> Decider<'_> {
         Decider {
             program: &self.program,
             interner: &self.interner,
@@ -363,11 +407,6 @@ impl Matcher {
             values: &mut self.values,
             kept: &mut self.decided,
         }
-        .decide(
-            matches,
-            locations,
-            context.and_then(|context| self.contexts.get(context.0)),
-        )
     }
 
     /// Returns the rules that match a stack in a context, in the order in which they prevail: schema and rule by name.
@@ -375,8 +414,7 @@ impl Matcher {
     pub fn matching(&mut self, stack: StackId, context: ContextId) -> Vec<(Arc<str>, Arc<str>)> {
         let mut evaluator: Evaluator<WORDS_WIDE> = self.take_evaluator();
         let locations = self.locations_of(stack.0).to_vec();
-        let terms = locations.iter().map(|&location| self.interner.terms(location));
-        evaluator.run(&self.program, terms);
+        evaluator.run(&self.program, &self.interner, &locations);
         let mut matches = Vec::new();
         answered(&evaluator.hits, self.contexts.get(context.0), &mut matches);
         self.put_evaluator(evaluator);
@@ -393,9 +431,12 @@ impl Matcher {
         named.collect()
     }
 
-    /// Returns an outcome.
-    pub fn get(&self, outcome: OutcomeId) -> Outcome<'_> {
-        self.made.outcome(outcome.0)
+    /// Returns the outcome of a stack that [`Matcher::outcome`] gave. What each location brings is put together in `lists`:
+    /// a number says only what was decided beyond that.
+    pub fn get<'a>(&'a self, stack: StackId, outcome: OutcomeId, lists: &'a mut Lists) -> Outcome<'a> {
+        let locations = self.locations_of(stack.0);
+        let seen = &locations[..locations.len().min(LOCATIONS_MAX)];
+        self.made.outcome(outcome.0, seen, &self.interner.flats, lists)
     }
 
     /// Returns the texts that outcomes name.
@@ -431,15 +472,21 @@ fn answered<const W: usize>(hits: &[Hit<W>], context: Option<&Known>, matches: &
     }
 }
 
+/// Returns a hash as long as the index wants it.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// Returns a hash of a stack's locations.
-fn digest(locations: &[u32]) -> u64 {
+fn digest(locations: &[u32]) -> u32 {
     let mut hasher = FxHasher::default();
     hasher.write_usize(locations.len());
     for pair in locations.chunks(2) {
         let high = pair.get(1).copied().unwrap_or(u32::MAX);
         hasher.write_u64(u64::from(high) << 32 | u64::from(pair[0]));
     }
-    hasher.finish()
+    (hasher.finish() >> 32) as u32
 }
 
 /// Keeps the evaluator for stacks of some depth, which is made when the first of them comes.

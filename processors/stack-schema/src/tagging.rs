@@ -1,13 +1,14 @@
 //! Which tags a stack and its frames get: which of several prevails, and what the places in names are filled with.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 
 use crate::compile::key_of;
 use crate::context::Known;
 use crate::decide::{Decider, KEPT_BYTES, Place};
 use crate::evaluate::Match;
+use crate::flat::Flats;
 use crate::model::{Subject, Takes};
+use crate::outcome::Draft;
 use crate::parse::field_of;
 use crate::program::{CompiledRule, Program, TagAction, TagKind};
 use crate::template::{Part, Template, push_value};
@@ -32,11 +33,12 @@ enum Tag {
 /// Room to work in; when a stack is decided, it is as it was before.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
+    /// Lists of flat rules that match, and of each list its frame nearest to the leaf, counted from 1.
+    lists: Vec<u32>,
+    list_places: Vec<u32>,
     /// Flat rules that match, a bit each, and of each its frame nearest to the leaf.
     matched: Vec<u64>,
     places: Vec<u32>,
-    /// Locations that flat rules rename, where no others do: their frames and numbers.
-    pub renamed: Vec<(u32, u32)>,
     /// Fixed tags that are given, a bit each: their numbers are in the order of their text.
     fixed: Vec<u64>,
     made: Vec<Tag>,
@@ -46,8 +48,11 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Makes room for a program's rules; it is always the same program.
-    pub(crate) fn fit(&mut self, program: &Program) {
+    /// Makes room for a program's rules, it is always the same program, and for lists of them.
+    pub(crate) fn fit(&mut self, program: &Program, lists: usize) {
+        if self.list_places.len() < lists {
+            self.list_places.resize(lists, 0);
+        }
         if self.places.len() != program.rules.len() {
             self.places.resize(program.rules.len(), 0);
             self.matched.resize(program.rules.len().div_ceil(64), 0);
@@ -56,11 +61,27 @@ impl Room {
         }
     }
 
-    /// Notes that a flat rule matches at a frame; frames come from the root on.
+    /// Notes that the flat rules of a list match at a frame; frames come from the root on.
     #[inline]
-    pub(crate) fn matched(&mut self, rule: u32, at: u32) {
-        self.matched[rule as usize / 64] |= 1 << (rule % 64);
-        self.places[rule as usize] = at;
+    pub(crate) fn listed(&mut self, list: u32, at: u32) {
+        let place = &mut self.list_places[list as usize];
+        if *place == 0 {
+            self.lists.push(list);
+        }
+        *place = at + 1;
+    }
+
+    /// Notes which flat rules match by the lists of them that do.
+    fn spread(&mut self, flats: &Flats) {
+        while let Some(list) = self.lists.pop() {
+            let at = std::mem::take(&mut self.list_places[list as usize]) - 1;
+            for &rule in flats.tagging_rules(list) {
+                let (word, bit) = (&mut self.matched[rule as usize / 64], 1 << (rule % 64));
+                let place = &mut self.places[rule as usize];
+                *place = if *word & bit == 0 { at } else { at.max(*place) };
+                *word |= bit;
+            }
+        }
     }
 
     fn give(&mut self, tag: Tag) {
@@ -108,7 +129,7 @@ impl Room {
 }
 
 impl Decider<'_> {
-    /// Leaves in `tags`, in the order of their text, those that the stack gets. Flat rules that match are noted in `room`.
+    /// Leaves in `tags`, in the order of their text, those that the stack gets. The lists of flat rules that match are noted in `room`.
     pub(crate) fn stack_tags<const W: usize>(
         &mut self,
         room: &mut Room,
@@ -118,6 +139,7 @@ impl Decider<'_> {
         tags: &mut Vec<u32>,
     ) {
         let program = self.program;
+        room.spread(&self.interner.flats);
         let mut others = matches.iter().peekable();
         for word in 0..room.matched.len() {
             let mut rules = std::mem::take(&mut room.matched[word]);
@@ -192,14 +214,14 @@ impl Decider<'_> {
         }
     }
 
-    /// Adds to `tags` of frames, in order, what rules give that are not flat: those of which a frame takes one where nothing
-    /// that prevails has given one.
+    /// Adds the tags of frames, in order, that rules give which are not flat: those of which a frame takes one where nothing that
+    /// prevails has given one. What flat rules give to a frame is replaced by what prevails over it.
     pub(crate) fn frame_tags<const W: usize>(
         &mut self,
         matches: &[Match<W>],
         locations: &[u32],
         context: Option<&Known>,
-        tags: &mut Vec<(u32, u32)>,
+        outcome: &mut Draft,
     ) {
         let (program, flats) = (self.program, &self.interner.flats);
         let mut taken: Vec<(u32, usize)> = Vec::new();
@@ -217,10 +239,10 @@ impl Decider<'_> {
                     program.keys[key as usize].1 != Takes::All && program.frame_rules_of_key[key as usize] > 1
                 });
                 for at in found.site.iter() {
+                    let of_flats = flats.frame_tags(locations[at]);
                     let mut of_flat = None;
                     if let Some(key) = one {
-                        let mut given = flats.frame_tags(locations[at]).iter();
-                        of_flat = given.find(|given| given.key == Some(key));
+                        of_flat = of_flats.iter().find(|given| given.key == Some(key));
                         if taken.contains(&(key, at)) || of_flat.is_some_and(|given| given.rule < found.rule)
                         {
                             continue;
@@ -231,25 +253,21 @@ impl Decider<'_> {
                     };
                     let tag = self.tag(tag, context);
                     taken.extend(one.map(|key| (key, at)));
-                    if let Some(given) = of_flat
-                        && let Ok(old) = self.find(tags, (at as u32, given.tag))
-                    {
-                        tags.remove(old);
+                    let new = (at as u32, tag);
+                    let old = of_flat.filter(|given| given.tag != tag);
+                    outcome.replaced.extend(old.map(|given| (new.0, given.tag)));
+                    if of_flats.iter().any(|given| given.tag == tag) {
+                        continue;
                     }
-                    if let Err(free) = self.find(tags, (at as u32, tag)) {
-                        tags.insert(free, (at as u32, tag));
+                    let known = outcome
+                        .frame_tags
+                        .binary_search_by(|known| self.made.order_of_frames(known, &new));
+                    if let Err(free) = known {
+                        outcome.frame_tags.insert(free, new);
                     }
                 }
             }
         }
-    }
-
-    /// Returns where a tag of a frame stands among others in order, or where it would.
-    fn find(&self, tags: &[(u32, u32)], (at, tag): (u32, u32)) -> Result<usize, usize> {
-        let compare = |&(known_at, known): &(u32, u32)| -> Ordering {
-            known_at.cmp(&at).then_with(|| self.made.order(known, tag))
-        };
-        tags.binary_search_by(compare)
     }
 
     #[inline]

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use crate::context::Context;
 use crate::location::Location;
 use crate::matcher::Matcher;
-use crate::outcome::Mark;
+use crate::outcome::{Lists, Mark};
 use crate::program::Program;
 
 /// Counts what a program makes of samples.
 #[derive(Debug)]
 pub struct Trial {
     matcher: Matcher,
+    lists: Lists,
     total: f64,
     untagged: f64,
     hidden: f64,
@@ -47,6 +48,7 @@ impl Trial {
     pub fn new(program: Arc<Program>) -> Self {
         Self {
             matcher: Matcher::new(program),
+            lists: Lists::default(),
             total: 0.0,
             untagged: 0.0,
             hidden: 0.0,
@@ -68,7 +70,7 @@ impl Trial {
         let id = self.matcher.stack(&locations);
         let context = self.matcher.context(context);
         let outcome = self.matcher.outcome(id, context);
-        let outcome = self.matcher.get(outcome);
+        let outcome = self.matcher.get(id, outcome, &mut self.lists);
         self.total += weight;
         self.frames += weight * stack.len() as f64;
         if outcome.tags.is_empty() {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use strobe_stack_schema::folded::FoldedFrame;
-use strobe_stack_schema::{Context, Library, Mark, Matcher, Program, Source};
+use strobe_stack_schema::{Context, Library, Lists, Location, Mark, Matcher, Program, Source};
 
 use reference::{Expected, expected};
 
@@ -218,7 +218,8 @@ fn actual(matcher: &mut Matcher, stack: &[FoldedFrame], context: &Context<'_>) -
     let id = matcher.stack(&locations);
     let context = matcher.context(context);
     let outcome = matcher.outcome(id, context);
-    let outcome = matcher.get(outcome);
+    let mut lists = Lists::default();
+    let outcome = matcher.get(id, outcome, &mut lists);
     let schema = |by: u32| matcher.program().schemas()[by as usize].name.to_string();
     let mut made = Expected {
         tags: outcome
@@ -375,7 +376,7 @@ proptest! {
             let context = matcher.context(&CONTEXTS[0]);
             let outcome = matcher.outcome(id, context);
             let names: Vec<&str> = stack.iter().map(|frame| frame.function.as_str()).collect();
-            prop_assert!(!matcher.get(outcome).view(&program, matcher.made(), &names).is_empty());
+            prop_assert!(!matcher.get(id, outcome, &mut Lists::default()).view(&program, matcher.made(), &names).is_empty());
         }
         prop_assert_eq!(of_tags.values().sum::<u64>(), total);
     }
@@ -414,6 +415,36 @@ fn values_of_a_key_are_bounded_per_service_and_day() {
     );
     assert!(matcher.begin(2), "another day forgets");
     assert_eq!(tags(&mut matcher, "a", 1_200..1_500).len(), 300);
+}
+
+/// Checks that stacks keep their numbers and outcomes while the index of them grows, and that those which differ in a single
+/// location, or in the order of locations, are not taken for each other.
+#[test]
+fn stacks_keep_their_numbers_while_more_come() {
+    let text = "schema v\nrule r { on leaf and function is \"f7\" tag stack lucky=yes }\n".to_owned();
+    let program = Arc::new(Program::compile(&parse(&[text]), &["v"]).unwrap());
+    let mut matcher = Matcher::new(program);
+    let context = matcher.context(&CONTEXTS[0]);
+    let names: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();
+    let locations = names.iter().map(|name| {
+        matcher.location(&Location {
+            function: name,
+            ..Location::default()
+        })
+    });
+    let locations: Vec<_> = locations.collect();
+    let stacks = || (0..40_usize).flat_map(|a| (0..40).flat_map(move |b| (0..40).map(move |c| [a, b, c])));
+    let mut lists = Lists::default();
+    for go in 0..2 {
+        for (number, stack) in stacks().enumerate() {
+            let id = matcher.stack(&stack.map(|at| locations[at]));
+            assert_eq!(id.index(), number, "{stack:?} in go {go}");
+            let outcome = matcher.outcome(id, context);
+            let tags = matcher.get(id, outcome, &mut lists).tags.len();
+            assert_eq!(tags, usize::from(stack[2] == 7), "{stack:?} in go {go}");
+        }
+        assert_eq!(matcher.known(), (40, 64_000));
+    }
 }
 
 /// Checks that a matcher keeps to its memory: it forgets between batches and answers the same afterwards.

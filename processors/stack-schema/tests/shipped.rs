@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strobe_stack_schema::folded;
-use strobe_stack_schema::{Context, Library, Matcher, Program, Severity, Source, Trial, check, test};
+use strobe_stack_schema::{Context, Library, Lists, Matcher, Program, Severity, Source, Trial, check, test};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -173,7 +173,8 @@ fn every_schema_says_something_of_recorded_stacks() {
                 .collect();
             let id = matcher.stack(&locations);
             let outcome = matcher.outcome(id, context);
-            let outcome = matcher.get(outcome);
+            let mut lists = Lists::default();
+            let outcome = matcher.get(id, outcome, &mut lists);
             if !outcome.tags.is_empty() || !outcome.marks.is_empty() {
                 silent.remove(&*schema.name);
             }

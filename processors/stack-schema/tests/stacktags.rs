@@ -14,7 +14,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use strobe_stack_schema::folded;
 use strobe_stack_schema::stacktags::import;
-use strobe_stack_schema::{Context, Library, Matcher, Program, Source, StackSchemaError, check, test};
+use strobe_stack_schema::{Context, Library, Lists, Matcher, Program, Source, StackSchemaError, check, test};
 
 fn browser() -> (Library, String, Vec<String>) {
     let source = Source::new(
@@ -70,7 +70,8 @@ fn tags_are_those_of_the_original() {
         let id = matcher.stack(&locations);
         let context = matcher.context(&Context::default());
         let outcome = matcher.outcome(id, context);
-        let outcome = matcher.get(outcome);
+        let mut lists = Lists::default();
+        let outcome = matcher.get(id, outcome, &mut lists);
         let stack: Vec<String> = outcome
             .tags
             .iter()
