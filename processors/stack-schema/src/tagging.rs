@@ -129,7 +129,8 @@ impl Room {
 }
 
 impl Decider<'_> {
-    /// Leaves in `tags`, in the order of their text, those that the stack gets. The lists of flat rules that match are noted in `room`.
+    /// Leaves in `tags`, in the order of their text, those that the stack gets. The lists of flat rules that match are noted in
+    /// `room`.
     pub(crate) fn stack_tags<const W: usize>(
         &mut self,
         room: &mut Room,

@@ -143,8 +143,8 @@ async fn a_selection_by_tags_holds_what_has_all_of_them() {
     }
 }
 
-/// Checks that every view of a selection by tags is of the samples that have them, and of nothing else: sums by whatever there is,
-/// by key, over all runs, the tree, and what is exported.
+/// Checks that every view of a selection by tags is of the samples that have them, and of nothing else: sums by whatever there
+/// is, by key, over all runs, the tree, and what is exported.
 #[tokio::test]
 async fn every_view_is_of_what_has_the_tags() {
     let Some((_engine, explorer)) = filled("every_view_is_of_what_has_the_tags").await else {
