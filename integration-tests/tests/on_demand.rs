@@ -6,8 +6,10 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use strobe_bus::{Bus, Headers, Outgoing, ResendingProducer, Tail, Topic, WindowLimits};
+use strobe_event::{Action, Request, RequestId, SignedRequest, codec};
 use strobe_integration_tests::{Cluster, Need, executable, journey};
 use support::truth::{adds_up, caught_up};
 use support::workload::Orders;
@@ -39,9 +41,134 @@ fn keys(cluster: &Cluster) -> Result<[String; 2]> {
     Ok([ann, eve])
 }
 
+/// Puts on the bus what nobody honest does: an old question again, one that nobody signed, one that cannot be meant, one that is too
+/// large, and what is no question at all.
+fn disturb(cluster: &Cluster) -> Result<()> {
+    let bus = Bus {
+        bootstrap: cluster.bootstrap()?,
+        topic_prefix: cluster.topic_prefix(),
+        ..Bus::default()
+    };
+    let bus = bus.validate()?;
+    let topic = bus.topic(Topic::Requests);
+    let mut old = None;
+    Tail::open(&bus, &topic, 0)?.catch_up(|message| {
+        let asks = |signed: &SignedRequest| {
+            let request = codec::decode_framed::<Request>(&signed.payload);
+            request.is_ok_and(|request| request.action == Action::Profile as u8)
+        };
+        if old.is_none() && codec::decode_framed(message.bytes()).is_ok_and(|signed| asks(&signed)) {
+            old = Some(message.bytes().to_vec());
+        }
+    })?;
+    let old = old.context("there is no question")?;
+    let honest: SignedRequest = codec::decode_framed(&old)?;
+    let asked: Request = codec::decode_framed(&honest.payload)?;
+    let now_us = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)?
+        .as_micros() as u64;
+    let question = |number: u8, hosts: u32| -> Result<Vec<u8>> {
+        let request = Request {
+            id: RequestId([number; 16]),
+            asked_us: now_us,
+            hosts,
+            ..asked.clone()
+        };
+        let unsigned = SignedRequest {
+            id: request.id,
+            payload: codec::encode_framed(&request)?,
+            signature: Vec::new(),
+        };
+        Ok(codec::encode_framed(&unsigned)?)
+    };
+    // A length over the bound where the payload's should stand.
+    let mut oversized = Vec::new();
+    codec::frame(codec::SCHEMA_ID_SIGNED_REQUEST, &mut oversized);
+    oversized.extend_from_slice(&[3; 16]);
+    oversized.extend_from_slice(&[0x80, 0x80, 0x04]);
+    oversized.extend_from_slice(&vec![b'x'; 1 << 15]);
+    let values = [
+        old,
+        question(1, 1)?,
+        question(2, u32::MAX >> 1)?,
+        oversized,
+        b"hello".to_vec(),
+    ];
+    let mut producer = ResendingProducer::new(&bus, WindowLimits::default())?;
+    for (at, value) in values.into_iter().enumerate() {
+        let message = Outgoing {
+            topic: topic.as_str().into(),
+            key: Some(vec![7; 16].into()),
+            headers: Headers::new(),
+            payload: Some(value.into()),
+        };
+        ensure!(producer.push(at as u64, message).is_ok(), "no room");
+    }
+    ensure!(
+        producer.flush(Duration::from_secs(30)).len() == 5,
+        "the broker did not take them"
+    );
+    Ok(())
+}
+
+/// Checks that the audit has who asked for what, what the host decided of it, how it ended, and each thing that was not honest with
+/// its reason.
+fn audited(cluster: &Cluster) -> Result<()> {
+    disturb(cluster)?;
+    let wanted = [
+        ("trigger", "profile", "asked", "", false),
+        ("agent", "profile", "allowed", "", true),
+        ("agent", "profile", "refused", "unknown_key", false),
+        ("trigger", "profile", "ended", "finished", false),
+        ("trigger", "profile", "ended", "refused", false),
+        ("trigger", "cancel", "asked", "", false),
+        ("agent", "cancel", "allowed", "", true),
+        ("trigger", "profile", "ended", "cancelled", false),
+        ("trigger", "profile", "refused", "replayed", false),
+        ("agent", "profile", "refused", "unsigned", false),
+        ("trigger", "unreadable", "refused", "senseless", false),
+        ("trigger", "unreadable", "refused", "oversized", false),
+        ("trigger", "unreadable", "refused", "undecodable", false),
+    ];
+    let has = |rows: &serde_json::Value, of: &(&str, &str, &str, &str, bool)| {
+        let (reporter, action, outcome, reason, proved) = *of;
+        rows.as_array().into_iter().flatten().any(|row| {
+            row["reporter"]
+                .as_str()
+                .is_some_and(|by| by.starts_with(reporter))
+                && (&row["action"], &row["outcome"], &row["reason"])
+                    == (&action.into(), &outcome.into(), &reason.into())
+                && row["proved"] == proved
+                && (!proved || row["who"] == "ann")
+        })
+    };
+    let mut rows = serde_json::Value::Null;
+    let complete = cluster.wait_for("the audit has all", || {
+        rows = cluster
+            .json(&["audit", "--since", "-1h", "-o", "json"])
+            .unwrap_or_default();
+        wanted.iter().all(|of| has(&rows, of))
+    });
+    let missing: Vec<_> = wanted.iter().filter(|of| !has(&rows, of)).collect();
+    complete.with_context(|| format!("missing: {missing:?} of {rows:#}"))?;
+    let refused = cluster.json(&["audit", "--outcome", "refused", "-o", "json"])?;
+    let outcomes = refused
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|row| &row["outcome"]);
+    ensure!(
+        outcomes.clone().count() >= 6 && outcomes.clone().all(|outcome| outcome == "refused"),
+        "{refused:#}"
+    );
+    let table = cluster.strobe(&["audit", "--who", "ann"])?;
+    ensure!(table.contains("allowed") && !table.contains("~ann"), "{table}");
+    Ok(())
+}
+
 /// Checks that a question finds the function that is hot, on a host that is profiled all of the time anyway; that the continuous run
-/// goes on meanwhile and the accounting is whole; that a signature that counts for nothing is refused with its reason; and that
-/// Ctrl-C ends the run on the host.
+/// goes on meanwhile and the accounting is whole; that a signature that counts for nothing is refused with its reason; that
+/// Ctrl-C ends the run on the host; and that the audit has all of it.
 #[test]
 fn a_question_finds_the_hot_function() -> Result<()> {
     journey(
@@ -128,6 +255,8 @@ fn a_question_finds_the_hot_function() -> Result<()> {
                 .filter_map(|request| request["phase"].as_str())
                 .collect();
             ensure!(phases == ["finished", "refused", "cancelled"], "{list}");
+
+            audited(cluster)?;
 
             agent.stop()?;
             caught_up(cluster)?;

@@ -289,8 +289,15 @@ fn everybody_does_their_work_and_nothing_else() -> Result<()> {
             "hosts",
             "tuner",
             "config",
+            "audit",
         ];
-        let dead = ["stacks.raw.dlq", "samples.dlq", "runs.dlq", "coverage.dlq"];
+        let dead = [
+            "stacks.raw.dlq",
+            "samples.dlq",
+            "runs.dlq",
+            "coverage.dlq",
+            "audit.dlq",
+        ];
         let stems = live.iter().chain(&dead);
         let topics: Vec<String> = stems.map(|stem| format!("{prefix}{stem}")).collect();
         let (mut did, mut refused) = (0, 0);

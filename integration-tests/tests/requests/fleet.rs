@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use strobe_agent::requests::{Command, Desk, Place, Prove, Remembered, Standing};
+use strobe_agent::requests::{Command, Desk, NotProved, Place, Prove, Remembered, Standing};
 use strobe_bus::{
     BusSettings, Headers, Message, Outgoing, ResendingProducer, Tail, Topic, WindowFull, WindowLimits,
 };
@@ -22,7 +22,7 @@ const WAITING_MAX: usize = 16;
 pub struct Anybody;
 
 impl Prove for Anybody {
-    fn prove(&self, _: &SignedRequest, request: &Request, _: Option<&str>) -> Result<String, String> {
+    fn prove(&self, _: &SignedRequest, request: &Request, _: Option<&str>) -> Result<String, NotProved> {
         Ok(request.who.clone())
     }
 }

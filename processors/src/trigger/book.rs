@@ -117,6 +117,11 @@ impl Book {
         self.entries.contains_key(&id)
     }
 
+    /// Returns what was asked for; nothing where that could not be read.
+    pub fn request(&self, id: RequestId) -> Option<&Request> {
+        self.entries.get(&id)?.request.as_ref()
+    }
+
     /// Notes what is asked for, or that it was refused unread; nothing is decided before [`Book::resume`]. The first of an id
     /// counts. Returns whether it is new.
     pub fn note(&mut self, id: RequestId, request: Option<Request>, asked_us: u64) -> bool {

@@ -5,6 +5,7 @@
 //! still matter ([`REMEMBER_US`]), and goes on where they end. What a host said twice is known then, and so nothing is done
 //! twice. Triggers share the partitions of both topics, a request's question and reports always with the same one.
 
+mod audit;
 mod book;
 mod clock;
 mod inventory;

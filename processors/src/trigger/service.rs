@@ -9,11 +9,12 @@ use strobe_bus::{
     Topic, WindowFull, WindowLimits,
 };
 use strobe_event::{
-    Action, Alert, AlertAnswer, HostRecord, HostReport, Phase, Request, RequestId, RequestState,
-    SignedRequest, codec,
+    Action, Alert, AlertAnswer, AuditId, AuditRecord, HostRecord, HostReport, Phase, Request, RequestId,
+    RequestState, SignedRequest, codec,
 };
 use strobe_signing::{Namespace, SigningKey};
 
+use super::audit;
 use super::book::{Book, REMEMBER_US};
 use super::clock::BrokerClock;
 use super::inventory::Inventory;
@@ -52,8 +53,8 @@ pub fn run_with(
     telemetry: &TriggerTelemetry,
 ) -> Result<(), ProcessorError> {
     let bus = settings.bus.clone().with_client_id("strobe-trigger").prompt();
-    let [requests, reports, alerts] =
-        [Topic::Requests, Topic::Reports, Topic::Alerts].map(|topic| bus.topic(topic));
+    let [requests, reports, alerts, audit] =
+        [Topic::Requests, Topic::Reports, Topic::Alerts, Topic::Audit].map(|topic| bus.topic(topic));
     let Some(hosts) = open_hosts(&bus, shutdown) else {
         return Ok(());
     };
@@ -66,6 +67,7 @@ pub fn run_with(
         producer: ResendingProducer::new(&bus, WindowLimits::default())?,
         requests: requests.as_str().into(),
         alerts: alerts.as_str().into(),
+        audit: audit.as_str().into(),
         rules: Rules::new(settings.rules.clone()),
         key: settings.key.as_deref(),
         positions: BTreeMap::new(),
@@ -113,7 +115,7 @@ struct Position {
     next: i64,
     end: i64,
     committed: i64,
-    /// Alerts before this were dealt with by whoever had the partition.
+    /// Alerts before this were dealt with, and questions before it audited, by whoever had the partition.
     from: i64,
 }
 
@@ -135,6 +137,7 @@ struct Service<'a> {
     producer: ResendingProducer,
     requests: Arc<str>,
     alerts: Arc<str>,
+    audit: Arc<str>,
     rules: Rules,
     key: Option<&'a SigningKey>,
     positions: BTreeMap<Partition, Position>,
@@ -305,40 +308,48 @@ impl Service<'_> {
         }
         let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
         let Ok((schema, _)) = codec::unframe(message.bytes()) else {
-            self.unreadable(message, &"it has no framing");
-            return Ok(());
+            return self.unreadable(message, &"it has no framing");
         };
         match schema {
             codec::SCHEMA_ID_SIGNED_REQUEST => match codec::decode_framed(message.bytes()) {
-                Ok(signed) => self.take_request(&signed, taken_us)?,
-                Err(error) => self.unreadable(message, &error),
+                Ok(signed) => self.take_request(&signed, message, taken_us)?,
+                Err(error) => self.unreadable(message, &error)?,
             },
             codec::SCHEMA_ID_REQUEST_STATE => match codec::decode_framed::<RequestState>(message.bytes()) {
                 Ok(state) if self.restoring.under_way => self.book.restore(&state),
                 // Its own words come back, and say what the broker's clock shows.
                 Ok(_) => self.clock.set(taken_us),
-                Err(error) => self.unreadable(message, &error),
+                Err(error) => self.unreadable(message, &error)?,
             },
             codec::SCHEMA_ID_HOST_REPORT => match codec::decode_framed(message.bytes()) {
                 Ok(report) => self.take_report(report, taken_us)?,
-                Err(error) => self.unreadable(message, &error),
+                Err(error) => self.unreadable(message, &error)?,
             },
             codec::SCHEMA_ID_ALERT => match codec::decode_framed(message.bytes()) {
                 Ok(alert) => self.take_alert(alert, message, taken_us)?,
-                Err(error) => self.unreadable(message, &error),
+                Err(error) => self.unreadable(message, &error)?,
             },
             codec::SCHEMA_ID_ALERT_ANSWER => match codec::decode_framed::<AlertAnswer>(message.bytes()) {
                 Ok(answer) => self.rules.restore(&answer),
-                Err(error) => self.unreadable(message, &error),
+                Err(error) => self.unreadable(message, &error)?,
             },
-            other => self.unreadable(message, &format!("schema {other} is none of a request")),
+            other => self.unreadable(message, &format!("schema {other} is none of a request"))?,
         }
         Ok(())
     }
 
-    fn take_request(&mut self, signed: &SignedRequest, taken_us: u64) -> Result<(), ProcessorError> {
+    fn take_request(
+        &mut self,
+        signed: &SignedRequest,
+        message: &Message,
+        taken_us: u64,
+    ) -> Result<(), ProcessorError> {
         let id = signed.id;
         let opened = signed.open(taken_us);
+        let is_new = !self.book.knows(id);
+        self.audit_question(message, |name| {
+            audit::question(name, id, &opened, is_new, taken_us)
+        })?;
         // Who may cancel is for the hosts to say, which have the file of signers: they end it and report so.
         if let Ok(request) = &opened
             && Action::from_code(request.action) == Some(Action::Cancel)
@@ -431,6 +442,9 @@ impl Service<'_> {
             }
             let topic = Arc::clone(&self.requests);
             self.send(&topic, state.id.0.to_vec(), codec::encode_framed(&state)?);
+            if let Some(record) = audit::end(&state, self.book.request(state.id)) {
+                self.put_audit(&record)?;
+            }
         }
         Ok(())
     }
@@ -451,9 +465,52 @@ impl Service<'_> {
         }
     }
 
-    fn unreadable(&self, message: &Message, why: &dyn std::fmt::Display) {
+    fn unreadable(&mut self, message: &Message, why: &dyn std::fmt::Display) -> Result<(), ProcessorError> {
         self.telemetry.unreadable.add(1);
         tracing::warn!(partition = %message.partition, offset = message.offset, "left out: {why}");
+        // Alerts are no request, and reports are made by agents of ours.
+        if message.partition.topic != self.requests {
+            return Ok(());
+        }
+        let is_oversized =
+            codec::decode_framed::<SignedRequest>(message.bytes()).is_err_and(|error| error.is_oversized());
+        let reason = if is_oversized { "oversized" } else { "undecodable" };
+        let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
+        self.audit_question(message, |name| {
+            audit::unreadable(
+                name,
+                &message.partition.to_string(),
+                reason,
+                &why.to_string(),
+                taken_us,
+            )
+        })
+    }
+
+    /// Audits a message, unless whoever had the partition before has. The name follows from where it stands, so that it is the
+    /// same where that was not known.
+    fn audit_question(
+        &mut self,
+        message: &Message,
+        record: impl FnOnce(AuditId) -> AuditRecord,
+    ) -> Result<(), ProcessorError> {
+        let is_audited = |position: &Position| message.offset < position.from;
+        if self.positions.get(&message.partition).is_some_and(is_audited) {
+            return Ok(());
+        }
+        let place = message.partition.to_string();
+        let name = AuditId::of(&[place.as_bytes(), &message.offset.to_le_bytes()]);
+        self.put_audit(&record(name))
+    }
+
+    fn put_audit(&mut self, record: &AuditRecord) -> Result<(), ProcessorError> {
+        let topic = Arc::clone(&self.audit);
+        self.send(
+            &topic,
+            record.who.clone().into_bytes(),
+            codec::encode_framed(record)?,
+        );
+        Ok(())
     }
 
     fn commit(&mut self) {

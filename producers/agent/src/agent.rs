@@ -10,6 +10,7 @@ use strobe_bus::Shutdown;
 use strobe_spool::Spool;
 use strobe_telemetry::supervise;
 
+use crate::audit::Auditor;
 use crate::binaries;
 use crate::capacity;
 use crate::config::Settings;
@@ -87,13 +88,14 @@ pub fn run_with(
     if let Some(why) = halt.why() {
         tracing::warn!(why, "nothing is profiled until `strobe-agent start`");
     }
+    let auditor = Auditor::new(&settings.host, to_spool.clone());
     let mut sampling = Sampling::start(
         settings,
         to_spool.clone(),
         announce,
         (to_make, from_making),
         (orders, to_report),
-        (prepared, Arc::clone(&halt)),
+        (prepared, Arc::clone(&halt), auditor.clone()),
         Arc::clone(&status),
     )?;
     let tables = sampling.take_shared_tables();
@@ -143,7 +145,7 @@ pub fn run_with(
             region: settings.region().to_owned(),
         };
         threads.push(start("requests", shutdown, move || {
-            requests::run(place, &bus, memory, &proof, &asked, &token)
+            requests::run(place, &bus, memory, &proof, &asked, auditor, &token)
         })?);
     }
     threads.push(start("spooling", shutdown, move || spooling.run(&from_sampling))?);

@@ -2,7 +2,7 @@
 //!
 //! | offset | bytes | |
 //! |--|--|--|
-//! | 0 | 1 | kind: 1 a raw batch, 2 an event of a run, 3 coverage, 4 the host |
+//! | 0 | 1 | kind: 1 a raw batch, 2 an event of a run, 3 coverage, 4 the host, 5 audit |
 //! | 1 | 16 | run; zeros for none |
 //! | 17 | 8 | samples, little endian |
 //! | 25 | | the framed Avro value |
@@ -15,6 +15,7 @@ const BATCH: u8 = 1;
 const EVENT: u8 = 2;
 const COVERAGE: u8 = 3;
 const HOST: u8 = 4;
+const AUDIT: u8 = 5;
 
 /// A record of the spool, read.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub fn begin(topic: Topic, run: RunId, samples: u64, out: &mut Vec<u8>) {
         Topic::Runs => EVENT,
         Topic::Coverage => COVERAGE,
         Topic::Hosts => HOST,
+        Topic::Audit => AUDIT,
         _ => BATCH,
     });
     out.extend_from_slice(&run.0);
@@ -50,6 +52,7 @@ pub fn open(record: &[u8]) -> Option<Envelope<'_>> {
         EVENT => Topic::Runs,
         COVERAGE => Topic::Coverage,
         HOST => Topic::Hosts,
+        AUDIT => Topic::Audit,
         _ => return None,
     };
     let mut run = [0; 16];

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -16,6 +17,7 @@ const TEXT_BYTES_MAX: usize = 200;
 pub struct Halt {
     file: PathBuf,
     why: Mutex<Option<String>>,
+    owner: Mutex<Option<u32>>,
 }
 
 impl Halt {
@@ -24,6 +26,7 @@ impl Halt {
         let halt = Self {
             file: file.to_owned(),
             why: Mutex::default(),
+            owner: Mutex::default(),
         };
         halt.look(None);
         halt
@@ -31,10 +34,13 @@ impl Halt {
 
     /// Looks at the file, and takes `other` as a reason where there is none. Returns why nothing is profiled, where that is so.
     pub fn look(&self, other: Option<&str>) -> Option<String> {
-        let why = match fs::metadata(&self.file) {
+        let metadata = fs::metadata(&self.file);
+        let why = match &metadata {
             Ok(_) => Some(self.text()),
             Err(_) => other.map(str::to_owned),
         };
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) =
+            metadata.ok().map(|metadata| metadata.uid());
         self.why
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -45,6 +51,11 @@ impl Halt {
     /// Returns why nothing is profiled, as of the last look.
     pub fn why(&self) -> Option<String> {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the user whose stop file it is, as of the last look; nothing where there is none.
+    pub fn owner(&self) -> Option<u32> {
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn text(&self) -> String {
@@ -112,7 +123,8 @@ mod tests {
         );
         assert!(why.len() < 1_000);
         assert!(Halt::new(&file).why().is_some(), "also for one that starts later");
+        assert_eq!(halt.owner(), Some(rustix::process::getuid().as_raw()));
         assert!(start(&file).unwrap() && !start(&file).unwrap());
-        assert_eq!(halt.look(None), None);
+        assert_eq!((halt.look(None), halt.owner()), (None, None));
     }
 }

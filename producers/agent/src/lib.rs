@@ -23,6 +23,7 @@
 //! * Every sample has a fate: spooled, or dropped for a counted reason; [`status`] and the events of the run say so.
 //! * Files, names and environments of profiled processes are hostile: bounded when read, never trusted when parsed.
 
+pub mod audit;
 pub mod batch;
 pub mod binaries;
 pub mod budget;

@@ -45,6 +45,7 @@ struct Topics {
     runs: Arc<str>,
     coverage: Arc<str>,
     hosts: Arc<str>,
+    audit: Arc<str>,
 }
 
 /// The thread's state.
@@ -77,6 +78,7 @@ impl Publishing {
                 runs: bus.topic(Topic::Runs).into(),
                 coverage: bus.topic(Topic::Coverage).into(),
                 hosts: bus.topic(Topic::Hosts).into(),
+                audit: bus.topic(Topic::Audit).into(),
             },
             under_way: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -166,6 +168,7 @@ impl Publishing {
                     Topic::Runs => &self.topics.runs,
                     Topic::Coverage => &self.topics.coverage,
                     Topic::Hosts => &self.topics.hosts,
+                    Topic::Audit => &self.topics.audit,
                     _ => &self.topics.raw,
                 };
                 // All of a service's coverage is one partition, so that one tuner has all of its hosts.

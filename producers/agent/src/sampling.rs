@@ -17,6 +17,7 @@ use strobe_bpf::{
 use strobe_bus::Shutdown;
 use strobe_event::{DropReason, RunState, StackEnd};
 
+use crate::audit::Auditor;
 use crate::batch::{Closing, stack_end};
 use crate::binaries::NewBinary;
 use crate::config::Settings;
@@ -125,7 +126,7 @@ impl Sampling {
         announce: Option<SyncSender<NewBinary>>,
         (to_make, made): (SyncSender<Wanted>, Receiver<Made>),
         (orders, reports): (Receiver<Order>, SyncSender<RunReport>),
-        (prepared, halt): (Receiver<Prepared>, Arc<Halt>),
+        (prepared, halt, auditor): (Receiver<Prepared>, Arc<Halt>, Auditor),
         status: Arc<Status>,
     ) -> Result<Self, AgentError> {
         let sampler_settings = SamplerSettings {
@@ -173,7 +174,7 @@ impl Sampling {
             services: Services::default(),
             cgroups,
             pace: Pace::default(),
-            guards: Safeguards::new(halt, settings.budget),
+            guards: Safeguards::new(halt, settings.budget, auditor),
             reports,
             epochs: Epochs::default(),
             events: VecDeque::new(),

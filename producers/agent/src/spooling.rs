@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use strobe_bus::{MESSAGE_BYTES_MAX, Topic, failpoint};
 use strobe_event::codec;
 use strobe_event::{
-    CoverageRecord, DropCount, DropReason, HostRecord, RawBatch, RunEvent, RunHead, RunId, RunState,
+    AuditRecord, CoverageRecord, DropCount, DropReason, HostRecord, RawBatch, RunEvent, RunHead, RunId,
+    RunState,
 };
 use strobe_spool::Writer;
 
@@ -79,17 +80,19 @@ pub enum ToSpool {
     Batch(Box<RawBatch>),
     /// Something happened to a run.
     Event(Box<Event>),
-    /// The scheduling thread says something.
+    /// Another thread says something.
     Said(Box<Said>),
 }
 
-/// What the scheduling thread says.
+/// What is said beside what is sampled.
 #[derive(Debug)]
 pub enum Said {
     /// What became of slots.
     Coverage(CoverageRecord),
     /// What this host is.
     Host(HostRecord),
+    /// What was decided here about something that somebody asked for.
+    Audit(AuditRecord),
 }
 
 /// What the sampling thread knows of an event in the life of a run.
@@ -278,14 +281,16 @@ impl Spooling {
         let appended = match said {
             Said::Coverage(record) => self.append(Topic::Coverage, none, record),
             Said::Host(record) => self.append(Topic::Hosts, none, record),
+            Said::Audit(record) => self.append(Topic::Audit, none, record),
         };
         if let Err(error) = appended
             && self.status.may_complain()
         {
-            tracing::error!(
-                error,
-                "what became of slots is not spooled; it is told again with the next"
-            );
+            let what = match said {
+                Said::Audit(_) => "a record of the audit is lost",
+                _ => "what became of slots is not spooled; it is told again with the next",
+            };
+            tracing::error!(error, "{what}");
         }
     }
 

@@ -165,11 +165,11 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
     };
     let (raw, samples, runs, coverage) = (Topic::StacksRaw, Topic::Samples, Topic::Runs, Topic::Coverage);
     let (plans, hosts, tuner, config) = (Topic::Plans, Topic::Hosts, Topic::Tuner, Topic::Config);
-    let (requests, reports, alerts) = (Topic::Requests, Topic::Reports, Topic::Alerts);
+    let (requests, reports, alerts, audit) = (Topic::Requests, Topic::Reports, Topic::Alerts, Topic::Audit);
     vec![
         right(
             Agent,
-            topics(&[raw, runs, coverage, hosts, reports]),
+            topics(&[raw, runs, coverage, hosts, reports, audit]),
             &WRITE,
             "what it samples, and what it says of that",
         ),
@@ -194,11 +194,16 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
         ),
         right(Processor, topics(&[samples]), &WRITE, "what it has named"),
         right(Processor, dead(&[raw]), &WRITE, "what it cannot process"),
-        right(Sink, topics(&[samples, runs, coverage]), &READ, "what it stores"),
+        right(
+            Sink,
+            topics(&[samples, runs, coverage, audit]),
+            &READ,
+            "what it stores",
+        ),
         right(Sink, group(groups.sink), &["Read"], "sharing partitions"),
         right(
             Sink,
-            dead(&[samples, runs, coverage]),
+            dead(&[samples, runs, coverage, audit]),
             &WRITE,
             "what it cannot store",
         ),
@@ -231,6 +236,7 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
             &KEEP,
             "alerts, and what rules made of them",
         ),
+        right(Trigger, topics(&[audit]), &WRITE, "who asked for what"),
         right(Alerts, topics(&[alerts]), &WRITE, "alerts"),
         right(
             Asker,
@@ -250,6 +256,7 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
             &KEEP,
             "stack schemas and sampling in force",
         ),
+        right(Setup, topics(&[audit]), &WRITE, "who changed what"),
         right(
             Reader,
             all(),
@@ -300,7 +307,7 @@ mod tests {
         assert_eq!(
             rights[0].command("User:a"),
             "--add --allow-principal User:a --operation Write --operation Describe --topic strobe.stacks.raw \
-             --topic strobe.runs --topic strobe.coverage --topic strobe.hosts --topic strobe.reports"
+             --topic strobe.runs --topic strobe.coverage --topic strobe.hosts --topic strobe.reports --topic strobe.audit"
         );
         // A topic that nobody may write, or nobody may read, was forgotten here.
         for topic in Topic::ALL {

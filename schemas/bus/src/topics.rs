@@ -46,6 +46,8 @@ pub enum Topic {
     Reports,
     /// Alerts, and which requests rules made of them.
     Alerts,
+    /// What people and programs asked for, changed, and were refused, by who.
+    Audit,
 }
 
 /// What happens to old messages of a topic.
@@ -113,7 +115,7 @@ impl TopicSpec {
 
 impl Topic {
     /// Every topic, in the order of the path.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::StacksRaw,
         Self::Samples,
         Self::Runs,
@@ -125,10 +127,17 @@ impl Topic {
         Self::Requests,
         Self::Reports,
         Self::Alerts,
+        Self::Audit,
     ];
 
     /// Those whose messages are events, and each of them is processed: what cannot be goes to the dead letters.
-    pub const STREAMS: [Self; 4] = [Self::StacksRaw, Self::Samples, Self::Runs, Self::Coverage];
+    pub const STREAMS: [Self; 5] = [
+        Self::StacksRaw,
+        Self::Samples,
+        Self::Runs,
+        Self::Coverage,
+        Self::Audit,
+    ];
 
     /// Those that are tables, of which the newest message of a key is true. What is neither, is a conversation: it is read
     /// from some time on, and what cannot be read asks for nothing.
@@ -148,6 +157,7 @@ impl Topic {
             Self::Requests => "requests",
             Self::Reports => "reports",
             Self::Alerts => "alerts",
+            Self::Audit => "audit",
         }
     }
 
@@ -161,7 +171,7 @@ impl Topic {
         match self {
             Self::StacksRaw | Self::Samples => 3 * DAY,
             Self::Runs | Self::Coverage | Self::Plans | Self::Hosts | Self::Tuner | Self::Config => 7 * DAY,
-            Self::Requests | Self::Reports | Self::Alerts => 7 * DAY,
+            Self::Requests | Self::Reports | Self::Alerts | Self::Audit => 7 * DAY,
         }
     }
 
@@ -224,7 +234,8 @@ mod tests {
                 "strobe.config",
                 "strobe.requests",
                 "strobe.reports",
-                "strobe.alerts"
+                "strobe.alerts",
+                "strobe.audit"
             ]
         );
         let [live, dead] = &Topic::Runs.specs("x.", 4, 3)[..] else {

@@ -14,6 +14,7 @@
 //!   the wire.
 
 pub mod alert;
+pub mod audit;
 pub mod binary;
 pub mod codec;
 pub mod config;
@@ -35,6 +36,7 @@ pub mod synthetic;
 pub mod tags;
 
 pub use alert::{Alert, AlertAnswer, AlertStatus};
+pub use audit::{AuditAction, AuditId, AuditOutcome, AuditRecord};
 pub use binary::{Binary, BinaryKind, BuildId};
 pub use config::StackSchemaFile;
 pub use frame::{Frames, Reason};

@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 use strobe_event::codec::{self, Wire};
 use strobe_event::synthetic::{Shape, Workload};
 use strobe_event::{
-    Alert, AlertAnswer, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request, RequestState,
-    RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
+    Alert, AlertAnswer, AuditRecord, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request,
+    RequestState, RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
 };
 
 fn schema(id: u32) -> Schema {
@@ -110,6 +110,12 @@ proptest! {
     fn alerts_are_theirs(alert in generate::alert(), answer in generate::alert_answer()) {
         agrees::<Alert, mirror::Alert>(&alert, &schema(codec::SCHEMA_ID_ALERT));
         agrees::<AlertAnswer, mirror::AlertAnswer>(&answer, &schema(codec::SCHEMA_ID_ALERT_ANSWER));
+    }
+
+    /// Checks the same of the audit.
+    #[test]
+    fn audits_are_theirs(record in generate::audit()) {
+        agrees::<AuditRecord, mirror::AuditRecord>(&record, &schema(codec::SCHEMA_ID_AUDIT));
     }
 
     /// Checks the same of what is said of sampling.

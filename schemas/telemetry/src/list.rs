@@ -132,6 +132,7 @@ pub const METRICS: &[Metric] = &[
     counter("strobe_sink_batches_total", "", "Batches stored", "follows strobe.samples"),
     counter("strobe_sink_samples_total", "", "Samples stored", "follows strobe_processor_samples_total"),
     counter("strobe_sink_run_events_total", "", "Events of runs stored", "follows strobe.runs"),
+    counter("strobe_sink_audit_records_total", "", "Records of the audit stored", "follows strobe.audit"),
     counter("strobe_sink_repeats_total", "", "Messages that had been stored before, left out", "0 but after restarts"),
     counter("strobe_sink_ranges_total", "", "Ranges of offsets stored", "about one per second and partition, fewer under load"),
     counter("strobe_sink_ranges_taken_over_total", "", "Ranges that another sink had begun and this one finished", "at most one per partition and takeover"),

@@ -4,6 +4,7 @@
 //! to standard output, everything else to standard error; the exit code says how it went.
 
 mod asking;
+mod auditing;
 mod commands;
 mod config;
 mod error;
@@ -69,6 +70,8 @@ enum Command {
     /// What was asked for, and what became of it: list, show, watch, cancel.
     #[command(subcommand)]
     Runs(commands::runs::Command),
+    /// Who asked for what, who changed what, and what was refused.
+    Audit(commands::audit::Args),
     /// Runs, lag, and both sides of the accounting.
     Status(commands::status::Args),
     /// Messages that could not be processed.
@@ -158,6 +161,7 @@ impl Cli {
             Command::Query(args) => commands::query::run(&config, &args),
             Command::Profile(args) => commands::profile::run(&config, &args),
             Command::Runs(command) => commands::runs::run(&config, &command),
+            Command::Audit(args) => commands::audit::run(&config, &args),
             Command::Status(args) => commands::status::run(&config, &args),
             Command::Dlq(command) => commands::dlq::run(&config, &command),
             Command::Topics(command) => commands::topics::run(&config, &command),

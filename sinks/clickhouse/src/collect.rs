@@ -1,20 +1,20 @@
 //! Messages of one partition → a range: what of them is inserted, what is left out, and the rows.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use strobe_bus::{Complaint, DeadReason, MESSAGE_BYTES_MAX, Message, Meta, Outgoing, Partition, dead_letter};
-use strobe_event::codec::{self, DecodeError};
-use strobe_event::{Cause, CoverageRecord, CpuSource, Identity, Part, RunEvent, RunState, SamplesBatch};
+use strobe_event::{Identity, Part, SamplesBatch};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::insert::{BLOCK_ROWS_MAX, Question};
+use crate::judge::{FUTURE, Judged, Refusal, TOO_OLD, judge};
 use crate::lane::{Kind, Lane, RANGE_MESSAGES_MAX};
 use crate::pending::Pending;
 use crate::protocol::Insert;
 use crate::rows::{FreshRows, RangeRows, TableBlock, WrittenRows};
 use crate::settings::{RANGE_SAMPLES_MAX, Settings};
-use crate::stored::{Known, Spool, Verdict, cut};
+use crate::stored::{Known, Spool, cut};
 use crate::tables::Table;
 
 /// The stage's name in logs and dead letters.
@@ -22,12 +22,6 @@ pub const STAGE: &str = "sink";
 
 /// Version of what a range is turned into: part of every token. It changes when the same messages would give other rows.
 const ROWS_VERSION: u32 = 2;
-
-/// Clocks of hosts may be ahead by this much; more is no time of ours.
-const AHEAD_MAX: Duration = Duration::from_secs(600);
-
-/// Microseconds of an hour.
-const HOUR_US: u64 = 3_600_000_000;
 
 /// Rows that one message can add at most: as many frames as fit, two bytes each, and never more than that.
 const MESSAGE_ROWS_MAX: usize = MESSAGE_BYTES_MAX / 2;
@@ -52,6 +46,8 @@ pub struct Counts {
     pub runs: u64,
     /// Records of coverage.
     pub coverage: u64,
+    /// Records of the audit.
+    pub audit: u64,
     /// Messages that were stored before.
     pub repeats: u64,
     /// Samples in them.
@@ -146,7 +142,9 @@ pub fn cut_range(
                     pieces.iter().map(|piece| piece.number()).collect(),
                 );
             }
-            Ok(Judged::Batch { .. } | Judged::Event { .. } | Judged::Coverage { .. }) => {}
+            Ok(
+                Judged::Batch { .. } | Judged::Event { .. } | Judged::Coverage { .. } | Judged::Audit { .. },
+            ) => {}
             Ok(Judged::Repeat { .. } | Judged::Left) | Err(_) => pending.skip(message.offset),
         }
         // The first message always fits: its parts are few, or it was refused for that.
@@ -165,8 +163,8 @@ pub fn cut_range(
 /// Returns whether it can be judged if a message is a repeat.
 fn is_known(kind: Kind, message: &Message, known: &Known) -> bool {
     match (kind, Meta::from_headers(&message.headers)) {
-        // Events and coverage are told apart by their rows, and what has no identity is put aside.
-        (Kind::Runs | Kind::Coverage, _) | (_, Err(_)) => true,
+        // Events, coverage and the audit are told apart by their rows, and what has no identity is put aside.
+        (Kind::Runs | Kind::Coverage | Kind::Audit, _) | (_, Err(_)) => true,
         (Kind::Samples, Ok(Meta { identity, .. })) => {
             known.knows(&(identity.host.into(), identity.epoch), identity.sequence)
         }
@@ -212,202 +210,6 @@ pub fn remake_range(lane: &Lane, named: &Pending) -> Range {
         .saturating_sub(range.messages as u64);
     range.finish(&lane.partition)
 }
-
-/// What a message is.
-enum Judged {
-    /// A batch, and what of it is inserted.
-    Batch {
-        meta: Meta,
-        batch: Box<SamplesBatch>,
-        part: Part,
-        pieces: Vec<Part>,
-    },
-    /// An event of a run.
-    Event { meta: Meta, event: Box<RunEvent> },
-    /// What became of slots.
-    Coverage { meta: Meta, record: Box<CoverageRecord> },
-    /// It was stored before.
-    Repeat { samples: u64 },
-    /// A predecessor left it out.
-    Left,
-}
-
-/// Why a message is put aside.
-struct Refusal {
-    reason: DeadReason,
-    exception: &'static str,
-    message: String,
-}
-
-fn refuse<T>(reason: DeadReason, exception: &'static str, message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal {
-        reason,
-        exception,
-        message: message.into(),
-    })
-}
-
-/// Returns what a message is; without `news` it is taken whole, whatever is stored and however old it is.
-fn judge(kind: Kind, message: &Message, news: Option<(&Known, Duration, u64)>) -> Result<Judged, Refusal> {
-    let bytes = message.bytes().len();
-    if bytes > MESSAGE_BYTES_MAX {
-        let text = format!("value of {bytes} bytes is over the limit of {MESSAGE_BYTES_MAX}");
-        return refuse(DeadReason::Oversized, "MessageTooLarge", text);
-    }
-    let meta = match Meta::from_headers(&message.headers) {
-        Ok(meta) => meta,
-        Err(error) => return refuse(DeadReason::BadHeaders, "HeaderError", error.to_string()),
-    };
-    match kind {
-        Kind::Samples => judge_batch(meta, message, news),
-        Kind::Runs => judge_event(meta, message, news),
-        Kind::Coverage => judge_coverage(meta, message, news),
-    }
-}
-
-fn judge_batch(
-    meta: Meta,
-    message: &Message,
-    news: Option<(&Known, Duration, u64)>,
-) -> Result<Judged, Refusal> {
-    let Some(part) = Part::from_number(meta.identity.part) else {
-        return refuse(DeadReason::BadHeaders, "PartNumber", "part 1 is none's");
-    };
-    let mut pieces = vec![part];
-    if let Some((known, ..)) = news {
-        let spool: Spool = (meta.identity.host.as_str().into(), meta.identity.epoch);
-        let verdict = known
-            .get(&spool)
-            .map(|coverage| coverage.verdict(meta.identity.sequence, part, meta.samples));
-        match verdict {
-            None | Some(Verdict::News) => {}
-            Some(Verdict::Repeat) => {
-                return Ok(Judged::Repeat {
-                    samples: meta.samples,
-                });
-            }
-            Some(Verdict::Cut(missing)) => pieces = missing,
-            Some(Verdict::Torn) => {
-                let text = format!("{}: what is stored of it was split by other rules", meta.identity);
-                return refuse(DeadReason::Rejected, "Torn", text);
-            }
-        }
-        // Far under what the note of a range has room for.
-        if pieces.len() > 256 {
-            let text = format!("{}: {} pieces of it are missing", meta.identity, pieces.len());
-            return refuse(DeadReason::Rejected, "Torn", text);
-        }
-    }
-    let batch = decode::<SamplesBatch>(message)?;
-    if let Err(error) = batch.validate() {
-        return refuse(DeadReason::Undecodable, "Malformed", error.to_string());
-    }
-    if batch.raw.samples.len() as u64 != meta.samples {
-        let text = format!(
-            "the headers name {} samples, the batch has {}",
-            meta.samples,
-            batch.raw.samples.len()
-        );
-        return refuse(DeadReason::Undecodable, "WrongCount", text);
-    }
-    if let Some((_, oldest, now_us)) = news {
-        let deltas = batch.raw.samples.time_delta_us.iter();
-        let last_us = deltas.fold(batch.raw.start_us, |sum, &delta| sum.saturating_add(delta));
-        in_time(batch.raw.start_us, last_us.max(batch.raw.end_us), oldest, now_us)?;
-    }
-    Ok(Judged::Batch {
-        meta,
-        batch: Box::new(batch),
-        part,
-        pieces,
-    })
-}
-
-fn judge_event(
-    meta: Meta,
-    message: &Message,
-    news: Option<(&Known, Duration, u64)>,
-) -> Result<Judged, Refusal> {
-    let event = decode::<RunEvent>(message)?;
-    if RunState::from_code(event.state).is_none() || Cause::from_code(event.run.cause).is_none() {
-        let text = format!("state {} or cause {} is not known", event.state, event.run.cause);
-        return refuse(DeadReason::Undecodable, "Malformed", text);
-    }
-    if let Some((_, oldest, now_us)) = news {
-        in_time(event.time_us, event.time_us, oldest, now_us)?;
-    }
-    Ok(Judged::Event {
-        meta,
-        event: Box::new(event),
-    })
-}
-
-fn judge_coverage(
-    meta: Meta,
-    message: &Message,
-    news: Option<(&Known, Duration, u64)>,
-) -> Result<Judged, Refusal> {
-    let record = decode::<CoverageRecord>(message)?;
-    let sums = [
-        record.drawn_inverse,
-        record.u,
-        record.uu,
-        record.t,
-        record.tt,
-        record.tu,
-    ];
-    let wrong = if CpuSource::from_code(record.cpu_source).is_none() {
-        "its source of CPU time is not known"
-    } else if !sums.iter().all(|sum| sum.is_finite() && *sum >= 0.0) {
-        "a sum is negative or not a number"
-    } else if record.slot_us == 0 || record.until_us.div_ceil(HOUR_US).saturating_sub(1) != record.hour {
-        "it reaches out of its hour, or its slots have no length"
-    } else {
-        ""
-    };
-    if !wrong.is_empty() {
-        return refuse(DeadReason::Undecodable, "Malformed", wrong);
-    }
-    if let Some((_, oldest, now_us)) = news {
-        in_time(record.until_us, record.until_us, oldest, now_us)?;
-    }
-    Ok(Judged::Coverage {
-        meta,
-        record: Box::new(record),
-    })
-}
-
-fn decode<T: codec::Wire>(message: &Message) -> Result<T, Refusal> {
-    codec::decode_framed(message.bytes()).or_else(|error| {
-        let reason = match &error {
-            DecodeError::Unframed { .. } | DecodeError::ForeignSchema { .. } => DeadReason::Foreign,
-            error if error.is_truncated() => DeadReason::Truncated,
-            DecodeError::Malformed { .. } => DeadReason::Undecodable,
-        };
-        refuse(reason, "Undecodable", error.to_string())
-    })
-}
-
-fn in_time(start_us: u64, end_us: u64, oldest: Duration, now_us: u64) -> Result<(), Refusal> {
-    let age_us = now_us.saturating_sub(start_us);
-    if u128::from(age_us) > oldest.as_micros() {
-        let text = format!(
-            "it is {} s old, and {} are kept",
-            age_us / 1_000_000,
-            oldest.as_secs()
-        );
-        return refuse(DeadReason::Rejected, TOO_OLD, text);
-    }
-    let ahead_us = end_us.saturating_sub(now_us);
-    if u128::from(ahead_us) > AHEAD_MAX.as_micros() {
-        let text = format!("it is {} s ahead of our clock", ahead_us / 1_000_000);
-        return refuse(DeadReason::Rejected, FUTURE, text);
-    }
-    Ok(())
-}
-
-const TOO_OLD: &str = "TooOld";
-const FUTURE: &str = "Future";
 
 /// Returns the dead letter of a message that ClickHouse refused.
 pub fn rejected(message: &Message, reason: &str) -> Outgoing {
@@ -497,6 +299,11 @@ impl Building {
                 self.counts.coverage += 1;
                 self.note(&meta.identity);
                 self.rows.add_coverage(&meta.identity, &record);
+            }
+            Ok(Judged::Audit { record }) => {
+                self.counts.audit += 1;
+                self.identities.update(&record.id.0);
+                self.rows.add_audit(&record);
             }
             Ok(Judged::Batch {
                 meta,

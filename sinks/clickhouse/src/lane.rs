@@ -21,6 +21,8 @@ pub enum Kind {
     Runs,
     /// What became of slots.
     Coverage,
+    /// Who asked for what, and who was refused.
+    Audit,
 }
 
 /// Where the owner of a partition stands.

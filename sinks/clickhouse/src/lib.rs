@@ -16,6 +16,7 @@
 pub mod collect;
 pub mod error;
 pub mod insert;
+mod judge;
 pub mod lane;
 pub mod native;
 pub mod pending;

@@ -120,5 +120,6 @@ fn after_insert(table: Table) -> &'static str {
         Table::Samples => "sink.after_insert.samples",
         Table::Runs => "sink.after_insert.runs",
         Table::Coverage => "sink.after_insert.coverage",
+        Table::Audit => "sink.after_insert.audit",
     }
 }

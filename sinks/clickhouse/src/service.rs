@@ -65,6 +65,7 @@ pub fn run_with(
         (bus.topic(Topic::Samples), Kind::Samples),
         (bus.topic(Topic::Runs), Kind::Runs),
         (bus.topic(Topic::Coverage), Kind::Coverage),
+        (bus.topic(Topic::Audit), Kind::Audit),
     ];
     let names: Vec<&str> = topics.iter().map(|(name, _)| name.as_str()).collect();
     let mut sink = Sink {
@@ -127,7 +128,7 @@ struct Sink<'a> {
 /// What comes in: it is polled also while a range is stored, so that the group does not take us for dead.
 struct Inbox<'a> {
     consumer: Consumer,
-    topics: [(String, Kind); 3],
+    topics: [(String, Kind); 4],
     settings: &'a Settings,
     shutdown: &'a Shutdown,
     telemetry: &'a SinkTelemetry,
@@ -490,6 +491,7 @@ impl Inbox<'_> {
         telemetry.samples.add(counts.samples);
         telemetry.runs.add(counts.runs);
         telemetry.coverage.add(counts.coverage);
+        telemetry.audit.add(counts.audit);
         telemetry.repeats.add(counts.repeats);
         telemetry.repeated_samples.add(counts.repeated_samples);
         telemetry.cut.add(counts.cut);

@@ -21,6 +21,8 @@ pub enum Table {
     Runs,
     /// What became of slots.
     Coverage,
+    /// Who asked for what, and who was refused.
+    Audit,
 }
 
 type Column = (&'static str, &'static str);
@@ -160,9 +162,26 @@ const COVERAGE: [Column; 23] = [
     ("epoch", "UUID"),
 ];
 
+const AUDIT: [Column; 14] = [
+    ("id", "UUID"),
+    ("time", "DateTime64(6)"),
+    ("who", "String"),
+    ("proved", "Bool"),
+    ("reporter", "LowCardinality(String)"),
+    ("action", "Int8"),
+    ("outcome", "Int8"),
+    ("reason", "LowCardinality(String)"),
+    ("detail", "String"),
+    ("subject", "String"),
+    ("service", "LowCardinality(String)"),
+    ("profiler", "LowCardinality(String)"),
+    ("target", "String"),
+    ("why", "String"),
+];
+
 impl Table {
     /// Every table, in the order of the inserts.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Frames,
         Self::Stacks,
         Self::Tags,
@@ -171,6 +190,7 @@ impl Table {
         Self::Samples,
         Self::Runs,
         Self::Coverage,
+        Self::Audit,
     ];
 
     /// Returns the table's name.
@@ -184,6 +204,7 @@ impl Table {
             Self::Samples => "samples",
             Self::Runs => "runs",
             Self::Coverage => "coverage",
+            Self::Audit => "audit",
         }
     }
 
@@ -198,6 +219,7 @@ impl Table {
             Self::Samples => &SAMPLES,
             Self::Runs => &RUNS,
             Self::Coverage => &COVERAGE,
+            Self::Audit => &AUDIT,
         }
     }
 

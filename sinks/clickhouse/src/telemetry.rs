@@ -18,6 +18,8 @@ pub struct SinkTelemetry {
     pub runs: Counter,
     /// Records of coverage stored. Healthy: a few per host, service and hour.
     pub coverage: Counter,
+    /// Records of the audit stored.
+    pub audit: Counter,
     /// Messages that had been stored before. Healthy: 0 but after restarts.
     pub repeats: Counter,
     /// Samples in them.
@@ -65,6 +67,7 @@ impl SinkTelemetry {
             ("strobe_sink_batches_total", &self.batches),
             ("strobe_sink_samples_total", &self.samples),
             ("strobe_sink_run_events_total", &self.runs),
+            ("strobe_sink_audit_records_total", &self.audit),
             ("strobe_sink_repeats_total", &self.repeats),
             ("strobe_sink_ranges_total", &self.ranges),
             ("strobe_sink_ranges_taken_over_total", &self.taken_over),

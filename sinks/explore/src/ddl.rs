@@ -4,7 +4,7 @@
 
 use crate::{ClickHouse, Error};
 
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     include_str!("../../../infra/clickhouse/ddl/0001_samples.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks.sql"),
     include_str!("../../../infra/clickhouse/ddl/0002_stacks_end.sql"),
@@ -19,6 +19,7 @@ const FILES: [&str; 14] = [
     include_str!("../../../infra/clickhouse/ddl/0011_service_hours.sql"),
     include_str!("../../../infra/clickhouse/ddl/0012_tagged_samples.sql"),
     include_str!("../../../infra/clickhouse/ddl/0013_tagged_frames.sql"),
+    include_str!("../../../infra/clickhouse/ddl/0014_audit.sql"),
 ];
 
 /// Returns the statements in their order: one per file.
@@ -81,7 +82,7 @@ pub async fn apply(settings: &ClickHouse) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strobe_event::{MarkKind, Reason, StackEnd};
+    use strobe_event::{AuditAction, AuditOutcome, MarkKind, Reason, StackEnd};
 
     /// Checks that each file is one statement that may be repeated, so that it can be sent as it is.
     #[test]
@@ -133,9 +134,9 @@ mod tests {
         assert!(replicated("a; DROP TABLE samples").is_err());
     }
 
-    /// Checks that SQL and Rust call ends, marks and reasons by the same names and texts.
+    /// Checks that SQL and Rust call ends, marks, reasons and what is audited by the same names and texts.
     #[test]
-    fn sql_names_ends_marks_and_reasons_as_rust_does() {
+    fn sql_names_codes_as_rust_does() {
         let of = |part: &str| {
             FILES
                 .into_iter()
@@ -163,6 +164,12 @@ mod tests {
                 text.contains(&format!("'{}' = {}", end.name(), end as u8)),
                 "{end:?}"
             );
+        }
+        let audit = of("CREATE TABLE IF NOT EXISTS audit")[0];
+        let actions = AuditAction::ALL.map(|action| (action.name(), action as u8));
+        let outcomes = AuditOutcome::ALL.map(|outcome| (outcome.name(), outcome as u8));
+        for (name, code) in actions.into_iter().chain(outcomes) {
+            assert!(audit.contains(&format!("'{name}' = {code}")), "{name}");
         }
         let reasons = of("transform(reason")[0];
         for reason in Reason::ALL {

@@ -27,6 +27,7 @@
 //! * A comparison is the same call with a baseline: each node and row then has the baseline's weights beside its own,
 //!   to be compared in cores or in per cent, since the two ranges may differ in length.
 
+mod audit;
 pub mod ddl;
 mod ends;
 mod error;
@@ -46,6 +47,7 @@ mod tagging;
 mod top;
 mod totals;
 
+pub use audit::{AUDIT_ROWS_MAX, AuditAsked, AuditRow};
 pub use ends::{ServiceEnds, StackEnds};
 pub use error::Error;
 pub use explorer::Explorer;

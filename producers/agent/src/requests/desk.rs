@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use strobe_event::request::{CLOCK_SLACK_US, DURATION_US_MAX, NO_RUN, WAIT_US_MAX};
-use strobe_event::{Action, HostReport, Phase, Request, RequestId, RequestState, RunId, SignedRequest};
+use strobe_event::{
+    Action, AuditOutcome, AuditRecord, HostReport, Phase, Request, RequestId, RequestState, RunId,
+    SignedRequest,
+};
 
 /// Questions kept until the trigger says whom it picked: what a fleet asks in a minute of trouble. The oldest goes first.
 const QUESTIONS_MAX: usize = 10_000;
@@ -20,14 +23,25 @@ const REMEMBERED_MAX: usize = 10_000;
 /// How long each is remembered: until nothing of it, however late, can be taken for something new.
 const REMEMBER_US: u64 = WAIT_US_MAX + DURATION_US_MAX + 2 * CLOCK_SLACK_US;
 
+/// Why whoever signed may not have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotProved {
+    /// In one word.
+    pub reason: &'static str,
+    /// Whose signature it is, where that is known.
+    pub principal: Option<String>,
+    /// For people.
+    pub why: String,
+}
+
 /// Says whether whoever signed a request may ask for it.
 pub trait Prove {
     /// Returns the principal that signed. `of` is what is asked for, or what is to be cancelled, and `owner` who asked for that:
     /// everybody may cancel their own.
     ///
     /// # Errors
-    /// Why not, for people.
-    fn prove(&self, signed: &SignedRequest, of: &Request, owner: Option<&str>) -> Result<String, String>;
+    /// Why not.
+    fn prove(&self, signed: &SignedRequest, of: &Request, owner: Option<&str>) -> Result<String, NotProved>;
 }
 
 /// What is to be done beside reporting.
@@ -138,6 +152,7 @@ pub struct Desk {
     changed: bool,
     reports: Vec<HostReport>,
     commands: Vec<Command>,
+    audits: Vec<AuditRecord>,
 }
 
 impl Desk {
@@ -155,6 +170,7 @@ impl Desk {
             changed: false,
             reports: Vec::new(),
             commands: Vec::new(),
+            audits: Vec::new(),
         }
     }
 
@@ -182,6 +198,11 @@ impl Desk {
     /// Returns what is to be done.
     pub fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
+    }
+
+    /// Returns what is to be audited, in order; name, time and reporter are left to whoever says it.
+    pub fn take_audits(&mut self) -> Vec<AuditRecord> {
+        std::mem::take(&mut self.audits)
     }
 
     /// Takes in a question, or a cancellation, that the broker took at `taken_us`.
@@ -233,9 +254,13 @@ impl Desk {
         };
         // Whose request it is decides who may end it; what the cancellation says of that is nothing.
         let (InHand::Promised { request, owner, .. } | InHand::Started { request, owner, .. }) = &*in_hand;
-        let why = match proof.prove(signed, request, Some(owner)) {
+        let mut record = AuditRecord::of(request);
+        record.action = strobe_event::AuditAction::Cancel as u8;
+        let proved = proof.prove(signed, request, Some(owner));
+        audit(&mut self.audits, record, &proved);
+        let why = match proved {
             Ok(who) => format!("by {who}"),
-            Err(why) => {
+            Err(NotProved { why, .. }) => {
                 tracing::warn!(request = %id, why, "a cancellation is refused");
                 return;
             }
@@ -339,9 +364,27 @@ impl Desk {
 
     /// Proves a request for which this host was picked, and gives its word or says why not.
     fn consider(&mut self, id: RequestId, now_us: u64, wall_us: u64, proof: &dyn Prove) {
-        let refused = |desk: &mut Self, why: &str| desk.report(id, Phase::Refused, why, NO_RUN, 0, 0);
+        let refused = |desk: &mut Self, asked: Option<&Request>, not: NotProved| {
+            desk.report(id, Phase::Refused, &not.why, NO_RUN, 0, 0);
+            let unread = || AuditRecord {
+                action: strobe_event::AuditAction::Unreadable as u8,
+                subject: id.to_string(),
+                ..AuditRecord::default()
+            };
+            audit(
+                &mut desk.audits,
+                asked.map_or_else(unread, AuditRecord::of),
+                &Err(not),
+            );
+        };
+        let not = |reason, why: String| NotProved {
+            reason,
+            principal: None,
+            why,
+        };
         let Some(question) = self.questions.get(&id) else {
-            return refused(self, "the question is no longer on the bus");
+            let why = "the question is no longer on the bus".to_owned();
+            return refused(self, None, not("gone", why));
         };
         if let Some(who) = &question.cancelled {
             let why = format!("by {who}");
@@ -350,7 +393,7 @@ impl Desk {
         let signed = &question.signed;
         let request = match signed.open(question.taken_us) {
             Ok(request) => request,
-            Err(why) => return refused(self, &why.to_string()),
+            Err(error) => return refused(self, None, not(error.reason(), error.to_string())),
         };
         // What was signed says where, whatever the bus says of who was picked.
         let named = [
@@ -362,20 +405,21 @@ impl Desk {
             .find(|(_, wanted, here)| !wanted.is_empty() && wanted != here)
             .map(|(what, wanted, here)| format!("it is for {what} `{wanted}`, and this is `{here}`"));
         if let Some(why) = elsewhere {
-            return refused(self, &why);
+            return refused(self, Some(&request), not("elsewhere", why));
         }
         let owner = match proof.prove(signed, &request, None) {
             Ok(owner) => owner,
-            Err(why) => {
-                tracing::warn!(request = %id, why, "a request is refused");
-                return refused(self, &why);
+            Err(not) => {
+                tracing::warn!(request = %id, why = not.why, "a request is refused");
+                return refused(self, Some(&request), not);
             }
         };
         self.remembered.retain(|_, kept| kept.until_us > wall_us);
         if self.remembered.len() >= REMEMBERED_MAX {
             let why = format!("this host has given its word {REMEMBERED_MAX} times in two hours: ask later");
-            return refused(self, &why);
+            return refused(self, Some(&request), not("full", why));
         }
+        audit(&mut self.audits, AuditRecord::of(&request), &Ok(owner.clone()));
         let kept = Remembered {
             until_us: wall_us.saturating_add(REMEMBER_US),
             ended: false,
@@ -457,6 +501,16 @@ impl Desk {
                 taken,
                 dropped,
             } => {
+                if *phase == Phase::Refused
+                    && let Some(InHand::Started { request, owner, .. }) = self.in_hand.get(&id)
+                {
+                    let not = NotProved {
+                        reason: "cannot",
+                        principal: Some(owner.clone()),
+                        why: why.clone(),
+                    };
+                    audit(&mut self.audits, AuditRecord::of(request), &Err(not));
+                }
                 let (phase, why) = match (cancelled, phase) {
                     // Whatever it did until then, somebody no longer wanted it.
                     (Some(by), Phase::Finished | Phase::Cancelled | Phase::Refused) => (Phase::Cancelled, by),
@@ -493,6 +547,27 @@ impl Desk {
             detail: strobe_event::codec::clip(detail).to_owned(),
         });
     }
+}
+
+/// Notes what was decided about something that was asked.
+fn audit(audits: &mut Vec<AuditRecord>, record: AuditRecord, proved: &Result<String, NotProved>) {
+    let (outcome, principal, reason, detail) = match proved {
+        Ok(principal) => (AuditOutcome::Allowed, Some(principal), "", ""),
+        Err(not) => (
+            AuditOutcome::Refused,
+            not.principal.as_ref(),
+            not.reason,
+            not.why.as_str(),
+        ),
+    };
+    audits.push(AuditRecord {
+        outcome: outcome as u8,
+        proved: principal.is_some(),
+        who: principal.cloned().unwrap_or(record.who),
+        reason: reason.to_owned(),
+        detail: strobe_event::codec::clip(detail).to_owned(),
+        ..record
+    });
 }
 
 fn bytes_of(signed: &SignedRequest) -> usize {

@@ -21,10 +21,11 @@ use strobe_bus::{
 use strobe_event::request::{CLOCK_SLACK_US, WAIT_US_MAX};
 use strobe_event::{Phase, Request, RequestId, RunId, codec};
 
-pub use desk::{Command, Desk, Place, Prove, Remembered, Standing};
+pub use desk::{Command, Desk, NotProved, Place, Prove, Remembered, Standing};
 pub use proof::Proof;
 pub use remember::{FILE, Memory};
 
+use crate::audit::Auditor;
 use crate::error::AgentError;
 use crate::procfs::wall_us;
 
@@ -77,6 +78,7 @@ pub struct Requests<'a> {
     sent: u64,
     proof: &'a dyn Prove,
     runs: &'a dyn Runs,
+    auditor: Auditor,
 }
 
 /// Follows the requests on the bus until the wish to stop. While the bus is away, what is in hand goes on; where the agent may not
@@ -90,6 +92,7 @@ pub fn run(
     memory: Memory,
     proof: &dyn Prove,
     runs: &dyn Runs,
+    auditor: Auditor,
     shutdown: &Shutdown,
 ) -> Result<(), AgentError> {
     let bus = bus.clone().prompt();
@@ -102,6 +105,7 @@ pub fn run(
         sent: 0,
         proof,
         runs,
+        auditor,
     };
     while !shutdown.is_requested() {
         if let Err(error) = requests.follow(&bus, shutdown) {
@@ -184,6 +188,7 @@ impl Requests<'_> {
             tracing::error!(%error, "no word is given: it cannot be noted");
             self.desk.take_back();
         }
+        self.audit();
         for report in self.desk.take_reports() {
             let value = match codec::encode_framed(&report) {
                 Ok(value) => value,
@@ -205,6 +210,12 @@ impl Requests<'_> {
             }
         }
         self.acknowledged(Duration::ZERO);
+    }
+
+    fn audit(&mut self) {
+        for record in self.desk.take_audits() {
+            self.auditor.say(record, wall_us());
+        }
     }
 
     fn acknowledged(&mut self, wait: Duration) {

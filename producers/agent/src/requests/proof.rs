@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use strobe_event::{Cause, Request, SignedRequest};
-use strobe_signing::{Action as Right, Namespace, Signers};
+use strobe_signing::{Action as Right, Namespace, Refusal, Signers};
 
-use super::desk::Prove;
+use super::desk::{NotProved, Prove};
 use crate::error::AgentError;
 
 /// The signers that count on this host.
@@ -30,7 +30,7 @@ impl Proof {
 }
 
 impl Prove for Proof {
-    fn prove(&self, signed: &SignedRequest, of: &Request, owner: Option<&str>) -> Result<String, String> {
+    fn prove(&self, signed: &SignedRequest, of: &Request, owner: Option<&str>) -> Result<String, NotProved> {
         let verified = self
             .signers
             .verify(
@@ -39,7 +39,7 @@ impl Prove for Proof {
                 &signed.signature,
                 SystemTime::now(),
             )
-            .map_err(|refusal| refusal.to_string())?;
+            .map_err(|refusal| not_proved(&refusal))?;
         let principal = verified.principal().to_owned();
         let right = match (owner, Cause::from_code(of.cause)) {
             (Some(owner), _) if owner == principal => return Ok(principal),
@@ -50,7 +50,18 @@ impl Prove for Proof {
         };
         verified
             .may(right, &of.service, &of.profiler)
-            .map_err(|refusal| refusal.to_string())?;
+            .map_err(|refusal| NotProved {
+                principal: Some(principal.clone()),
+                ..not_proved(&refusal)
+            })?;
         Ok(principal)
+    }
+}
+
+fn not_proved(refusal: &Refusal) -> NotProved {
+    NotProved {
+        reason: refusal.reason(),
+        principal: None,
+        why: refusal.to_string(),
     }
 }

@@ -15,10 +15,14 @@ const NOW: u64 = 1_800_000_000_000_000;
 struct Names;
 
 impl Prove for Names {
-    fn prove(&self, signed: &SignedRequest, _: &Request, _: Option<&str>) -> Result<String, String> {
+    fn prove(&self, signed: &SignedRequest, _: &Request, _: Option<&str>) -> Result<String, NotProved> {
         match &signed.signature[..] {
             b"ann" => Ok("ann".into()),
-            _ => Err("the signature is not ann's".into()),
+            _ => Err(NotProved {
+                reason: "forged",
+                principal: None,
+                why: "the signature is not ann's".into(),
+            }),
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::fs;
 
 use strobe_bpf::monotonic_ns;
+use strobe_event::{AuditAction, AuditOutcome, AuditRecord};
 
 use super::*;
+use crate::audit::Auditor;
 use crate::budget::{Budget, Level, Used};
 
 /// What watches over all runs.
@@ -16,10 +18,13 @@ pub(super) struct Safeguards {
     over: Option<String>,
     /// Samples read so far, of all runs.
     pub(super) samples: u64,
+    auditor: Auditor,
+    /// Whose stop file was there at the last look.
+    stopped_by: Option<u32>,
 }
 
 impl Safeguards {
-    pub(super) fn new(halt: Arc<Halt>, limits: crate::budget::Limits) -> Self {
+    pub(super) fn new(halt: Arc<Halt>, limits: crate::budget::Limits, auditor: Auditor) -> Self {
         let began_ns = monotonic_ns();
         Self {
             halt,
@@ -27,12 +32,38 @@ impl Safeguards {
             began_ns,
             over: None,
             samples: 0,
+            auditor,
+            stopped_by: None,
         }
     }
 
     /// Returns how much sampling is thinner than it was asked to be.
     pub(super) fn level(&self) -> Level {
         self.budget.level()
+    }
+}
+
+impl Safeguards {
+    /// Audits that somebody laid the stop file there, or took it away.
+    fn audit(&mut self, why: Option<&str>) {
+        let by = self.halt.owner();
+        let before = std::mem::replace(&mut self.stopped_by, by);
+        if by.is_some() == before.is_some() {
+            return;
+        }
+        let action = match by {
+            Some(_) => AuditAction::Stop,
+            None => AuditAction::Start,
+        };
+        let record = AuditRecord {
+            // Who took it away leaves no trace; whose it was is known.
+            who: by.map(|user| format!("user {user}")).unwrap_or_default(),
+            action: action as u8,
+            outcome: AuditOutcome::Done as u8,
+            detail: why.unwrap_or_default().to_owned(),
+            ..AuditRecord::default()
+        };
+        self.auditor.say(record, crate::procfs::wall_us());
     }
 }
 
@@ -57,8 +88,10 @@ impl Sampling {
                 asked.keep_to(&mut self.settler, level, &why);
             }
         }
-        let guards = &self.settler.guards;
-        if let Some(why) = guards.halt.look(guards.over.as_deref()) {
+        let guards = &mut self.settler.guards;
+        let why = guards.halt.look(guards.over.as_deref());
+        guards.audit(why.as_deref());
+        if let Some(why) = why {
             for asked in &mut self.asked {
                 asked.stop(How::Stopped, why.clone());
             }

@@ -76,6 +76,14 @@ impl DecodeError {
     }
 }
 
+impl DecodeError {
+    /// Returns whether something in it is longer than anything honest.
+    pub fn is_oversized(&self) -> bool {
+        matches!(self, Self::Malformed { fault: Fault::Length { length, limit }, .. }
+            if usize::try_from(*length).is_ok_and(|length| length > *limit))
+    }
+}
+
 /// What is wrong at one byte of an Avro value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {

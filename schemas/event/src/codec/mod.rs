@@ -9,6 +9,7 @@
 //! of memory per byte. It proves the form alone; [`crate::RawBatch::validate`] proves that the parts fit together.
 
 mod alert;
+mod audit;
 mod config;
 mod decode;
 mod encode;
@@ -20,8 +21,8 @@ mod samples;
 mod sampling;
 
 use crate::{
-    Alert, AlertAnswer, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request, RequestState,
-    RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
+    Alert, AlertAnswer, AuditRecord, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request,
+    RequestState, RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
 };
 pub use error::{DecodeError, EncodeError, Fault};
 
@@ -69,6 +70,9 @@ pub const SCHEMA_ID_ALERT: u32 = 14;
 
 /// Fixed id of the schema of what rules made of alerts, on `strobe.alerts`.
 pub const SCHEMA_ID_ALERT_ANSWER: u32 = 15;
+
+/// Fixed id of the schema of `strobe.audit`.
+pub const SCHEMA_ID_AUDIT: u32 = 16;
 
 /// Longest text on the wire: room for the longest demangled names seen (tens of KiB), a sixteenth of the limit on
 /// messages. [`clip`] shortens what may be longer.
@@ -161,6 +165,10 @@ impl Wire for AlertAnswer {
     const SCHEMA_ID: u32 = SCHEMA_ID_ALERT_ANSWER;
 }
 
+impl Wire for AuditRecord {
+    const SCHEMA_ID: u32 = SCHEMA_ID_AUDIT;
+}
+
 /// Returns the text of the frozen schema `id`, or nothing where there is none.
 pub fn schema_text(id: u32) -> Option<&'static str> {
     match id {
@@ -179,6 +187,7 @@ pub fn schema_text(id: u32) -> Option<&'static str> {
         SCHEMA_ID_HOST_REPORT => Some(include_str!("../../../avro/strobe.reports.avsc")),
         SCHEMA_ID_ALERT => Some(include_str!("../../../avro/strobe.alerts.avsc")),
         SCHEMA_ID_ALERT_ANSWER => Some(include_str!("../../../avro/strobe.alerts.answer.avsc")),
+        SCHEMA_ID_AUDIT => Some(include_str!("../../../avro/strobe.audit.avsc")),
         _ => None,
     }
 }

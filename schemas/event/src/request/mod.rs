@@ -309,6 +309,18 @@ pub enum Unopened {
     },
 }
 
+impl Unopened {
+    /// Returns it in one word, for counters and the audit.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Undecodable(_) => "undecodable",
+            Self::OtherId(_) => "other_id",
+            Self::Senseless(_) => "senseless",
+            Self::Stale { .. } => "replayed",
+        }
+    }
+}
+
 impl SignedRequest {
     /// Returns what is asked for, proved in all but the signature; the broker took it at `taken_us`.
     ///

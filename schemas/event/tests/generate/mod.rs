@@ -5,10 +5,10 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use strobe_event::{
-    Alert, AlertAnswer, Binary, BinaryKind, BuildId, Context, CoverageRecord, CpuCounts, DropCount, FrameTag,
-    Frames, HostRecord, HostReport, Locations, Mark, Place, PlanRecord, Process, RawBatch, Request,
-    RequestId, RequestState, RunEvent, RunHead, RunId, Samples, SamplesBatch, SignedRequest, StackOutcome,
-    StackSchemaFile, Stacks, Tags, Threads, TunerRecord, Weight,
+    Alert, AlertAnswer, AuditId, AuditRecord, Binary, BinaryKind, BuildId, Context, CoverageRecord,
+    CpuCounts, DropCount, FrameTag, Frames, HostRecord, HostReport, Locations, Mark, Place, PlanRecord,
+    Process, RawBatch, Request, RequestId, RequestState, RunEvent, RunHead, RunId, Samples, SamplesBatch,
+    SignedRequest, StackOutcome, StackSchemaFile, Stacks, Tags, Threads, TunerRecord, Weight,
 };
 
 /// Numbers of every length on the wire, up to the largest `int`.
@@ -504,4 +504,36 @@ pub fn alert_answer() -> impl Strategy<Value = AlertAnswer> {
             link,
         },
     )
+}
+
+/// Returns a strategy for records of the audit.
+pub fn audit() -> impl Strategy<Value = AuditRecord> {
+    let names = [".{0,30}", ".{0,30}", ".{0,30}", ".{0,30}"];
+    let more = names;
+    (
+        names,
+        more,
+        (".{0,9}", fixed(), long(), any::<bool>()),
+        [any::<u8>(), any::<u8>()],
+    )
+        .prop_map(|(names, more, (why, id, time_us, proved), [action, outcome])| {
+            let [who, reporter, reason, detail] = names;
+            let [subject, service, profiler, target] = more;
+            AuditRecord {
+                id: AuditId(id),
+                time_us,
+                who,
+                proved,
+                reporter,
+                action,
+                outcome,
+                reason,
+                detail,
+                subject,
+                service,
+                profiler,
+                target,
+                why,
+            }
+        })
 }

@@ -75,6 +75,24 @@ mirror!(Alert of Alert {
     source: String = same,
 });
 
+mirror!(AuditRecord of AuditRecord {
+    #[serde(with = "apache_avro::serde::fixed")]
+    id: [u8; 16] = |id: &event::AuditId| id.0,
+    time_us: i64 = long,
+    who: String = same,
+    proved: bool = same,
+    reporter: String = same,
+    action: i32 = code,
+    outcome: i32 = code,
+    reason: String = same,
+    detail: String = same,
+    subject: String = same,
+    service: String = same,
+    profiler: String = same,
+    target: String = same,
+    why: String = same,
+});
+
 mirror!(AlertAnswer of AlertAnswer {
     fingerprint: String = same,
     rule: String = same,

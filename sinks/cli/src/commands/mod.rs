@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod audit;
 pub mod config;
 pub mod ddl;
 pub mod dlq;

@@ -3,11 +3,12 @@
 use serde_json::json;
 use strobe_bus::compacted;
 use strobe_bus::{BusSettings, Headers, Outgoing, ResendingProducer, Topic, WindowLimits};
-use strobe_event::{CpuSource, TunerRecord, WHOLE_HOST, codec};
+use strobe_event::{AuditAction, CpuSource, TunerRecord, WHOLE_HOST, codec};
 use strobe_explore::{Explorer, ServiceHour};
 use strobe_sampling::config::{NAME, ProfilerConfig, SamplingConfig};
 use strobe_sampling::spread::Total;
 
+use crate::auditing::changed;
 use crate::commands::wait;
 use crate::config::Config;
 use crate::error::CliError;
@@ -155,6 +156,11 @@ fn set(bus: &BusSettings, args: &SetArgs) -> Result<(), CliError> {
     }
     let rate = profiler.samples_per_hour;
     put(bus, config)?;
+    let detail = format!(
+        "{rate} samples per hour of each service are desired of {}",
+        args.profiler
+    );
+    changed(bus, AuditAction::Configure, NAME, "", &detail);
     render::say(format!(
         "{rate} samples per hour of each service are desired of `{}`; `strobe run tuner` sees to it",
         args.profiler

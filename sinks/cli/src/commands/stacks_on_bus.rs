@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use strobe_bus::{Headers, Outcome, Outgoing, ResendingProducer, Topic, WindowFull, WindowLimits};
-use strobe_event::{StackSchemaFile, codec};
+use strobe_event::{AuditAction, StackSchemaFile, codec};
 use strobe_processor::schemas;
 use strobe_stack_schema::{Library, Severity, check, test};
 
+use crate::auditing::changed;
 use crate::commands::stacks::{Files, refused, said};
 use crate::config::Config;
 use crate::error::CliError;
@@ -274,6 +275,23 @@ fn publish(config: &Config, changes: &[(&str, Option<&StackSchemaFile>)]) -> Res
             seconds: ACKNOWLEDGED_WITHIN.as_secs(),
         }
         .into());
+    }
+    for (name, file) in changes {
+        let detail = match file {
+            Some(file) => format!(
+                "version {}, {}",
+                file.version,
+                if file.enabled { "enabled" } else { "to be included" }
+            ),
+            None => "taken out of force".to_owned(),
+        };
+        changed(
+            &bus,
+            AuditAction::Configure,
+            &StackSchemaFile::key(name),
+            "",
+            &detail,
+        );
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Batches of one range → the blocks of each table. Pure: the same batches in the same order give the same rows.
 
+mod audit;
 mod batches;
 mod columns;
 mod coverage;
@@ -12,8 +13,9 @@ mod tags;
 
 use rustc_hash::FxHashMap;
 use strobe_event::key::{frame_keys, stack_keys};
-use strobe_event::{ContextKey, CoverageRecord, Identity, RunEvent, SamplesBatch};
+use strobe_event::{AuditRecord, ContextKey, CoverageRecord, Identity, RunEvent, SamplesBatch};
 
+use self::audit::AuditRows;
 use self::batches::BatchRows;
 use self::coverage::CoverageRows;
 use self::due::Due;
@@ -90,6 +92,7 @@ pub struct RangeRows {
     samples: SampleRows,
     runs: RunRows,
     coverage: CoverageRows,
+    audit: AuditRows,
     numbers: StackNumbers,
     due: DueRows,
     rows: usize,
@@ -145,6 +148,12 @@ impl RangeRows {
         self.coverage.add(identity, record);
     }
 
+    /// Adds a record of the audit.
+    pub fn add_audit(&mut self, record: &AuditRecord) {
+        self.rows += 1;
+        self.audit.add(record);
+    }
+
     /// Returns the blocks.
     pub fn finish(mut self) -> RangeBlocks {
         let totals = self.samples.take_totals();
@@ -158,6 +167,7 @@ impl RangeRows {
             Table::Samples => self.samples.block(&self.numbers),
             Table::Runs => self.runs.block(),
             Table::Coverage => self.coverage.block(),
+            Table::Audit => self.audit.block(),
         };
         let made = |table, (rows, bytes)| (rows > 0).then_some(TableBlock { table, rows, bytes });
         RangeBlocks {

@@ -2,10 +2,12 @@
 
 use serde_json::json;
 use strobe_bus::BusSettings;
-use strobe_sampling::config::{LimitConfig, LimitsConfig};
+use strobe_event::AuditAction;
+use strobe_sampling::config::{LimitConfig, LimitsConfig, NAME};
 use strobe_sampling::slot::HOUR_US;
 
 use super::{configured, put};
+use crate::auditing::changed;
 use crate::error::CliError;
 use crate::render::{self, Output};
 use crate::times::{now_us, shown};
@@ -81,10 +83,13 @@ pub fn limit(bus: &BusSettings, args: &LimitArgs) -> Result<(), CliError> {
     }
     let (whose, now) = set(limits, args)?;
     put(bus, config)?;
-    render::say(match now {
+    let said = match now {
         Some(limit) => format!("{whose}: {} from the next full hour on", words(&limit)),
         None => format!("{whose}: no limit from the next full hour on"),
-    })
+    };
+    let service = args.service.as_deref().unwrap_or_default();
+    changed(bus, AuditAction::Limit, NAME, service, &said);
+    render::say(said)
 }
 
 /// Lifts a limit.
@@ -104,7 +109,7 @@ pub fn lift(bus: &BusSettings, args: &LiftArgs) -> Result<(), CliError> {
     let own = limits.services.entry(args.service.clone()).or_default();
     own.lifted_until_us = until_us;
     put(bus, config)?;
-    render::say(match from_us < until_us {
+    let said = match from_us < until_us {
         true => format!(
             "the limit of `{}` is lifted from {} until {}; those of its team and of the fleet stay in force",
             args.service,
@@ -116,7 +121,9 @@ pub fn lift(bus: &BusSettings, args: &LiftArgs) -> Result<(), CliError> {
             args.service,
             shown(from_us)
         ),
-    })
+    };
+    changed(bus, AuditAction::Lift, NAME, &args.service, &said);
+    render::say(said)
 }
 
 /// Returns from when until when a limit is lifted that is lifted now for `time`.
