@@ -1,4 +1,4 @@
-//! A profile on demand on a real host: from the question to the function, its end, and who may not ask.
+//! A profile on demand on a real host: from the question to the function, its end, and who may not ask; and who may configure.
 
 mod support;
 
@@ -263,4 +263,93 @@ fn a_question_finds_the_hot_function() -> Result<()> {
             adds_up(cluster)
         },
     )
+}
+
+/// Checks that files in a repository become the configuration of the fleet: what is wrong with them is named, a difference is shown, a
+/// stranger's changes nothing, and the audit has who put what in force.
+#[test]
+fn a_signed_configuration_is_put_in_force() -> Result<()> {
+    journey("configured", &[Need::Program("ssh-keygen")], |cluster| {
+        let [ann, eve] = keys(cluster)?;
+        let public = fs::read_to_string(cluster.path("ann.pub"))?;
+        let signers = cluster.path("configurers.toml");
+        let entry = format!(
+            "[[signer]]\nprincipal = \"ann\"\nkey = \"{}\"\nmay = [\"configure\"]\n",
+            public.trim()
+        );
+        fs::write(&signers, entry)?;
+        cluster.set_strobe("tuner", "signers", &format!("\"{}\"", signers.display()))?;
+        let _parts = [cluster.run("sink", None)?, cluster.run("tuner", None)?];
+
+        let folder = cluster.path("profiling");
+        fs::create_dir_all(&folder)?;
+        let folder_name = folder.to_string_lossy().into_owned();
+        let file = folder.join("payments.toml");
+        let config = |arguments: &[&str]| cluster.strobe_output(&[&["config"], arguments].concat());
+        fs::write(
+            &file,
+            "\n[[profile]]\nservice = \"checkout\"\nsamples_an_hour = 30000\n",
+        )?;
+        let wrong = config(&["validate", &folder_name])?;
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        ensure!(
+            wrong.status.code() == Some(78)
+                && said.contains("payments.toml:4")
+                && said.contains("did you mean `samples_per_hour`"),
+            "{said}"
+        );
+
+        let line = "profile = [{ team = \"payments\", service = \"checkout\", profiler = \"sched-switches\", samples_per_hour = 30_000 }]\n";
+        fs::write(&file, line)?;
+        let difference = config(&["diff", &folder_name])?;
+        let said = String::from_utf8_lossy(&difference.stdout).into_owned();
+        ensure!(
+            difference.status.code() == Some(1)
+                && said.contains("+ service checkout, profiler sched-switches: 30000 samples per hour"),
+            "{said}"
+        );
+        let decided = |outcome: &str, reason: &str, who: &str| {
+            cluster
+                .json(&[
+                    "audit",
+                    "--since",
+                    "-1h",
+                    "--action",
+                    "configure",
+                    "--outcome",
+                    outcome,
+                    "-o",
+                    "json",
+                ])
+                .is_ok_and(|rows| {
+                    rows.as_array().into_iter().flatten().any(|row| {
+                        (&row["reporter"], &row["reason"], &row["who"])
+                            == (&"tuner".into(), &reason.into(), &who.into())
+                            && row["proved"] == !who.is_empty()
+                    })
+                })
+        };
+        cluster.strobe(&["config", "apply", &folder_name, "--key", &eve])?;
+        cluster.wait_for("the stranger is refused", || {
+            decided("refused", "unknown_key", "")
+        })?;
+        cluster.strobe(&[
+            "config",
+            "apply",
+            &folder_name,
+            "--key",
+            &ann,
+            "--why",
+            "more of checkout",
+        ])?;
+        cluster.wait_for("the configuration is in force", || decided("allowed", "", "ann"))?;
+        let same = config(&["diff", &folder_name])?;
+        ensure!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
+        let shown = cluster.json(&["config", "show", "-o", "json"])?;
+        ensure!(
+            shown["why"] == "more of checkout" && shown["files"]["payments.toml"] == line,
+            "{shown}"
+        );
+        Ok(())
+    })
 }

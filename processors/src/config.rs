@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use strobe_bus::BusSettings;
-use strobe_signing::SigningKey;
+use strobe_signing::{Signers, SigningKey};
 use strobe_symbols::{ConvertLimits, Limits};
 
 use crate::error::ProcessorError;
@@ -70,23 +70,34 @@ impl Default for ProcessorConfig {
 pub struct TunerConfig {
     /// Consumer group; tuners of one group share the partitions.
     pub group: String,
+    /// The file that says whose configuration of the fleet counts; empty: nobody's.
+    pub signers: PathBuf,
 }
 
 impl Default for TunerConfig {
     fn default() -> Self {
         Self {
             group: "strobe-tuner".into(),
+            signers: PathBuf::new(),
         }
     }
 }
 
 impl TunerConfig {
     /// Returns the settings that it stands for.
-    pub fn validate(self, bus: BusSettings) -> TunerSettings {
-        TunerSettings {
+    ///
+    /// # Errors
+    /// [`ProcessorError::Signing`] where the file of signers cannot be used.
+    pub fn validate(self, bus: BusSettings) -> Result<TunerSettings, ProcessorError> {
+        let signers = match self.signers.as_os_str().is_empty() {
+            true => Signers::none("`tuner.signers` names no file, so nobody may configure the fleet"),
+            false => Signers::load(&self.signers)?,
+        };
+        Ok(TunerSettings {
             bus,
             group: self.group,
-        }
+            signers: Arc::new(signers),
+        })
     }
 }
 
@@ -97,6 +108,8 @@ pub struct TunerSettings {
     pub bus: BusSettings,
     /// Consumer group.
     pub group: String,
+    /// Whose configuration of the fleet counts.
+    pub signers: Arc<Signers>,
 }
 
 /// The part `[trigger]`, as written.

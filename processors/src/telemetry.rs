@@ -166,6 +166,8 @@ pub struct TunerTelemetry {
     pub plans: Counter,
     /// Hosts that were believed in part, once for each window. Healthy: 0.
     pub doubted: Counter,
+    /// Configurations that changed nothing: unsigned, by whom it is not for, old, or senseless. Healthy: 0.
+    pub configs_refused: Counter,
     /// Messages of coverage that are not read yet. Healthy: what a few seconds bring.
     pub lag_messages: Gauge,
 }
@@ -185,6 +187,7 @@ impl TunerTelemetry {
             Reading::of("strobe_tuner_windows_total", self.windows.get()),
             Reading::of("strobe_tuner_plans_total", self.plans.get()),
             Reading::of("strobe_tuner_hosts_doubted_total", self.doubted.get()),
+            Reading::of("strobe_tuner_configs_refused_total", self.configs_refused.get()),
             Reading::of("strobe_tuner_lag_messages", self.lag_messages.get()),
         ]
     }

@@ -1,15 +1,17 @@
 //! The tuner as a service: coverage in, plans out. `strobe run tuner`.
 //!
 //! All of its state is on the bus. What it knows of a target travels as `strobe.tuner`, the plan as `strobe.plans`, which hosts
-//! there are comes from `strobe.hosts`, what is desired from `strobe.config`. Coverage is read as a member of a group; on every
+//! there are comes from `strobe.hosts`, what is desired from `strobe.config`, as far as whoever signed it may say so. Coverage is read as a member of a group; on every
 //! change of assignment it starts over: the states are read again, and coverage from [`REWIND_US`] before what was committed,
 //! so that the hours so far are known; what a state has counted, it does not count again. Any number of tuners share the
 //! partitions, and a restart changes nothing.
 
+mod desired;
 mod publish;
 mod world;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strobe_bus::{
@@ -61,7 +63,7 @@ pub fn run_with(
     let bus = settings.bus.clone().with_client_id("strobe-tuner").prompt();
     let mut service = Service {
         consumer: Consumer::new(&bus, &settings.group, &[&bus.topic(Topic::Coverage)])?,
-        world: World::default(),
+        world: World::new(Arc::clone(&settings.signers)),
         publisher: Publisher::new(&bus, ResendingProducer::new(&bus, WindowLimits::default())?),
         tune: Tune::default(),
         positions: BTreeMap::new(),
@@ -113,6 +115,7 @@ impl Service<'_> {
         while !self.shutdown.is_requested() {
             self.telemetry.pulse.beat();
             self.world.poll()?;
+            self.audit()?;
             self.read()?;
             self.close()?;
             if Instant::now() >= commit_at {
@@ -133,6 +136,12 @@ impl Service<'_> {
             }
         }
         Ok(())
+    }
+
+    fn audit(&mut self) -> Result<(), ProcessorError> {
+        let (records, refused) = self.world.take_said();
+        self.telemetry.configs_refused.add(refused);
+        records.iter().try_for_each(|record| self.publisher.audit(record))
     }
 
     fn read(&mut self) -> Result<(), ProcessorError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strobe_bus::{BusSettings, Headers, Outcome, Outgoing, ResendingProducer, Topic, WindowFull};
-use strobe_event::{PlanRecord, TunerRecord, codec};
+use strobe_event::{AuditRecord, PlanRecord, TunerRecord, codec};
 use strobe_sampling::limit::{Demand, PerHour, keep_probabilities};
 use strobe_sampling::slot::HOUR_US;
 use strobe_sampling::tuner::{Reach, WINDOW_US};
@@ -29,6 +29,7 @@ pub struct Publisher {
     producer: ResendingProducer,
     plans: Arc<str>,
     tuner: Arc<str>,
+    audit: Arc<str>,
     sent: u64,
     last: BTreeMap<Target, TunerRecord>,
 }
@@ -40,6 +41,7 @@ impl Publisher {
             producer,
             plans: bus.topic(Topic::Plans).into(),
             tuner: bus.topic(Topic::Tuner).into(),
+            audit: bus.topic(Topic::Audit).into(),
             sent: 0,
             last: BTreeMap::new(),
         }
@@ -140,10 +142,10 @@ impl Publisher {
 
     /// Returns the share of a target's samples that limits let stay in the hour that starts at `hour_us`, with so many expected.
     fn keep(&self, target: &Target, expected_now: f64, world: &World, hour_us: u64) -> f64 {
-        let Ok(limits) = world.config().limits.limits() else {
+        let Ok(limits) = world.limits().limits() else {
             return 1.0;
         };
-        let team_of = &world.config().limits.team_of;
+        let team_of = &world.limits().team_of;
         let mut expected: BTreeMap<&Target, f64> = world
             .states()
             .iter()
@@ -165,6 +167,15 @@ impl Publisher {
         let at = expected.keys().position(|of| *of == target);
         let keeps = keep_probabilities(&demands, &limits, hour_us);
         at.map_or(1.0, |at| keeps[at].probability)
+    }
+
+    /// Sends what is said for the audit.
+    ///
+    /// # Errors
+    /// [`ProcessorError::Encode`] where a name does not fit the wire.
+    pub fn audit(&mut self, record: &AuditRecord) -> Result<(), ProcessorError> {
+        self.send(&self.audit.clone(), &record.who, codec::encode_framed(record)?);
+        Ok(())
     }
 
     fn send(&mut self, topic: &Arc<str>, key: &str, value: Vec<u8>) {

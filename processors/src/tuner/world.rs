@@ -1,16 +1,20 @@
 //! What the tuner knows beside coverage: what is desired, which hosts there are, and what tuners said last.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use strobe_bus::{BusSettings, Compacted, Message, Shutdown, Topic};
-use strobe_event::{HostRecord, PlanRecord, TunerRecord, codec};
-use strobe_sampling::config::{NAME, SamplingConfig};
+use strobe_event::config::CONFIG_KEY;
+use strobe_event::{AuditRecord, HostRecord, PlanRecord, TunerRecord, codec};
+use strobe_sampling::config::{LimitsConfig, NAME, SamplingConfig};
 use strobe_sampling::neighbours::Neighbours;
 use strobe_sampling::plan::Bounds;
 use strobe_sampling::slot::SlotLength;
 use strobe_sampling::tuner::Desired;
+use strobe_signing::Signers;
 
+use super::desired::Desires;
 use crate::error::ProcessorError;
 use crate::tune::{Known, Target};
 
@@ -24,13 +28,12 @@ const CPUS_DEFAULT: f64 = 16.0;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The tables.
-#[derive(Default)]
 pub struct World {
     readers: Option<[Compacted; 3]>,
     hosts: HashMap<String, HostRecord>,
     latest_us: u64,
     states: BTreeMap<Target, TunerRecord>,
-    config: SamplingConfig,
+    desires: Desires,
     /// Live hosts of each service, and CPUs of its largest; made anew when hosts changed.
     services: HashMap<String, (u64, u32)>,
     changed: bool,
@@ -41,6 +44,19 @@ const HOSTS: usize = 0;
 const STATES: usize = 1;
 
 impl World {
+    /// Returns a world of which nothing is known yet; these may configure it.
+    pub fn new(signers: Arc<Signers>) -> Self {
+        Self {
+            readers: None,
+            hosts: HashMap::new(),
+            latest_us: 0,
+            states: BTreeMap::new(),
+            desires: Desires::new(signers),
+            services: HashMap::new(),
+            changed: false,
+        }
+    }
+
     /// Opens the tables and reads all that is there. Waits for the bus until the wish to stop.
     ///
     /// # Errors
@@ -69,7 +85,9 @@ impl World {
     /// # Errors
     /// As [`Compacted::poll`].
     pub fn poll(&mut self) -> Result<(), ProcessorError> {
-        self.each(|reader, take| reader.poll(Duration::ZERO, take))
+        self.each(|reader, take| reader.poll(Duration::ZERO, take))?;
+        self.desires.expire(SystemTime::now());
+        Ok(())
     }
 
     /// Reads all that there is now: what another tuner said before it gave its partitions up is there already, and so is who
@@ -151,9 +169,13 @@ impl World {
             (_, value) if key == NAME => {
                 let value = value.as_deref().unwrap_or(b"{}");
                 match SamplingConfig::from_json(value) {
-                    Ok(config) => self.config = config,
+                    Ok(config) => self.desires.set(config),
                     Err(error) => unreadable(&format!("{NAME}: {error}; what was in force stays so")),
                 }
+            }
+            (_, value) if key == CONFIG_KEY => {
+                let place = format!("{}@{}", message.partition, message.offset);
+                self.desires.take(&place, value.as_deref(), SystemTime::now());
             }
             _ => {}
         }
@@ -191,21 +213,28 @@ impl World {
         &self.states
     }
 
-    /// Returns the configuration in force.
-    pub fn config(&self) -> &SamplingConfig {
-        &self.config
+    /// Returns the limits in force.
+    pub fn limits(&self) -> &LimitsConfig {
+        self.desires.limits()
+    }
+
+    /// Returns what is to be said for the audit, and how many configurations were refused since it was asked last.
+    pub fn take_said(&mut self) -> (Vec<AuditRecord>, u64) {
+        self.desires.take_said()
     }
 
     /// Returns the bounds of a profiler of which anything is desired.
     pub fn bounds(&self, profiler: &str) -> Option<Bounds> {
-        self.config.profilers.get(profiler)?.bounds().ok()
+        self.desires.of_any(profiler)?.bounds().ok()
     }
 
     /// Returns the length of slots: all profilers of a fleet have the same.
     pub fn slot(&self) -> SlotLength {
-        let first = self.config.profilers.values().next();
-        first
-            .and_then(|profiler| Some(profiler.bounds().ok()?.slot))
+        let us = self
+            .desires
+            .slot_s()
+            .map(|seconds| (seconds * 1e6).round() as u64);
+        us.and_then(|us| SlotLength::new(us).ok())
             .unwrap_or(SlotLength::MINUTE)
     }
 
@@ -216,7 +245,7 @@ impl World {
             .get(&target.service)
             .map(|(_, cpus)| f64::from(*cpus));
         let cpus = cpus.filter(|cpus| *cpus >= 1.0).unwrap_or(CPUS_DEFAULT);
-        let profiler = self.config.profilers.get(&target.profiler)?;
+        let profiler = self.desires.of(&target.service, &target.profiler)?;
         profiler.desired(cpus).ok()
     }
 

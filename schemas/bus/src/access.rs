@@ -216,6 +216,7 @@ pub fn rights(settings: &BusSettings, groups: Groups<'_>) -> Vec<Right> {
         right(Tuner, group(groups.tuner), &["Read"], "sharing partitions"),
         right(Tuner, topics(&[plans]), &WRITE, "what it has decided"),
         right(Tuner, topics(&[tuner]), &KEEP, "what it remembers"),
+        right(Tuner, topics(&[audit]), &WRITE, "whose configuration is in force"),
         right(Tuner, dead(&[coverage]), &WRITE, "what it cannot read"),
         right(
             Trigger,

@@ -1,5 +1,61 @@
 //! Configuration on the bus: what `strobe.config` carries.
 
+use std::fmt;
+
+/// The key, on the topic, of what is desired of the fleet.
+pub const CONFIG_KEY: &str = "fleet/default";
+/// Longest signed bytes of a configuration: a message of 1 MiB, with room for its signature and for Kafka's own.
+pub const CONFIG_PAYLOAD_BYTES_MAX: usize = 768 << 10;
+/// Longest time for which a configuration may be valid: a year, and a month to be late.
+pub const CONFIG_VALID_US_MAX: u64 = 400 * 86_400_000_000;
+/// How far ahead the clock of whoever made one may be.
+pub const CONFIG_SKEW_US: u64 = 300_000_000;
+
+/// 128 random bits that name a configuration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConfigId(pub [u8; 16]);
+
+impl fmt::Display for ConfigId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// One file of a configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigFile {
+    /// Its name, within the folder.
+    pub name: String,
+    /// Its text, TOML; at most [`crate::codec::TEXT_BYTES_MAX`] bytes.
+    pub text: String,
+}
+
+/// Files that together say what is desired of the fleet. Its framed bytes are what is signed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigSet {
+    /// Its name.
+    pub id: ConfigId,
+    /// When it was made, microseconds since 1970 (UTC): of two the newer counts.
+    pub made_us: u64,
+    /// Until when it may be in force, microseconds since 1970 (UTC).
+    pub until_us: u64,
+    /// Who made it, for people; who may is decided by the signature.
+    pub by: String,
+    /// Why, for people; may be empty.
+    pub why: String,
+    /// The files, by name.
+    pub files: Vec<ConfigFile>,
+}
+
+/// A configuration as it travels: the exact bytes that were signed, and the signature.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SignedConfig {
+    /// A framed [`ConfigSet`]. At most [`CONFIG_PAYLOAD_BYTES_MAX`].
+    pub payload: Vec<u8>,
+    /// An SSH signature over the payload; empty: none.
+    pub signature: Vec<u8>,
+}
+
 /// One stack schema as somebody applied it. Its key on the topic is [`StackSchemaFile::key`]; an empty value under that key
 /// takes it out of force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -38,7 +38,7 @@ pub mod tags;
 pub use alert::{Alert, AlertAnswer, AlertStatus};
 pub use audit::{AuditAction, AuditId, AuditOutcome, AuditRecord};
 pub use binary::{Binary, BinaryKind, BuildId};
-pub use config::StackSchemaFile;
+pub use config::{ConfigFile, ConfigId, ConfigSet, SignedConfig, StackSchemaFile};
 pub use frame::{Frames, Reason};
 pub use generation::Generation;
 pub use identity::{Epoch, Identity, Part};

@@ -13,12 +13,12 @@ use proptest::prelude::*;
 use strobe_event::codec;
 use strobe_event::synthetic::{Shape, Workload};
 use strobe_event::{
-    AuditRecord, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request, RequestState,
-    RunEvent, SamplesBatch, SignedRequest, TunerRecord,
+    AuditRecord, ConfigSet, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request,
+    RequestState, RunEvent, SamplesBatch, SignedRequest, TunerRecord,
 };
 
 /// Returns whether `bytes` are a raw batch, a samples batch, a run event, or one of the records of sampling and requests.
-fn all(bytes: &[u8]) -> [bool; 12] {
+fn all(bytes: &[u8]) -> [bool; 13] {
     [
         codec::decode::<RawBatch>(bytes).is_ok(),
         codec::decode::<SamplesBatch>(bytes).is_ok(),
@@ -32,6 +32,7 @@ fn all(bytes: &[u8]) -> [bool; 12] {
         codec::decode::<RequestState>(bytes).is_ok(),
         codec::decode::<HostReport>(bytes).is_ok(),
         codec::decode::<AuditRecord>(bytes).is_ok(),
+        codec::decode::<ConfigSet>(bytes).is_ok(),
     ]
 }
 
@@ -70,13 +71,13 @@ fn other_values_are_refused() {
     assert_eq!(
         all(&codec::encode(&batch.raw).expect("encodable")),
         [
-            true, false, false, false, false, false, false, false, false, false, false, false
+            true, false, false, false, false, false, false, false, false, false, false, false, false
         ]
     );
     assert_eq!(
         all(&codec::encode(&batch).expect("encodable")),
         [
-            false, true, false, false, false, false, false, false, false, false, false, false
+            false, true, false, false, false, false, false, false, false, false, false, false, false
         ]
     );
 }

@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 use strobe_event::codec::{self, Wire};
 use strobe_event::synthetic::{Shape, Workload};
 use strobe_event::{
-    Alert, AlertAnswer, AuditRecord, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request,
-    RequestState, RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
+    Alert, AlertAnswer, AuditRecord, ConfigSet, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch,
+    Request, RequestState, RunEvent, SamplesBatch, SignedConfig, SignedRequest, StackSchemaFile, TunerRecord,
 };
 
 fn schema(id: u32) -> Schema {
@@ -110,6 +110,13 @@ proptest! {
     fn alerts_are_theirs(alert in generate::alert(), answer in generate::alert_answer()) {
         agrees::<Alert, mirror::Alert>(&alert, &schema(codec::SCHEMA_ID_ALERT));
         agrees::<AlertAnswer, mirror::AlertAnswer>(&answer, &schema(codec::SCHEMA_ID_ALERT_ANSWER));
+    }
+
+    /// Checks the same of configurations.
+    #[test]
+    fn configurations_are_theirs(set in generate::config_set(), signed in generate::signed_config()) {
+        agrees::<ConfigSet, mirror::ConfigSet>(&set, &schema(codec::SCHEMA_ID_CONFIG_SET));
+        agrees::<SignedConfig, mirror::SignedConfig>(&signed, &schema(codec::SCHEMA_ID_SIGNED_CONFIG));
     }
 
     /// Checks the same of the audit.

@@ -11,13 +11,13 @@ use apache_avro::Schema;
 use apache_avro::rabin::Rabin;
 use serde_json::Value;
 use strobe_event::codec::{
-    SCHEMA_ID_ALERT, SCHEMA_ID_ALERT_ANSWER, SCHEMA_ID_AUDIT, SCHEMA_ID_COVERAGE, SCHEMA_ID_HOST,
-    SCHEMA_ID_HOST_REPORT, SCHEMA_ID_PLAN, SCHEMA_ID_RAW_BATCH, SCHEMA_ID_REQUEST, SCHEMA_ID_REQUEST_STATE,
-    SCHEMA_ID_RUN_EVENT, SCHEMA_ID_SAMPLES_BATCH, SCHEMA_ID_SAMPLES_BATCH_1, SCHEMA_ID_SIGNED_REQUEST,
-    SCHEMA_ID_STACK_SCHEMA, SCHEMA_ID_TUNER, schema_text,
+    SCHEMA_ID_ALERT, SCHEMA_ID_ALERT_ANSWER, SCHEMA_ID_AUDIT, SCHEMA_ID_CONFIG_SET, SCHEMA_ID_COVERAGE,
+    SCHEMA_ID_HOST, SCHEMA_ID_HOST_REPORT, SCHEMA_ID_PLAN, SCHEMA_ID_RAW_BATCH, SCHEMA_ID_REQUEST,
+    SCHEMA_ID_REQUEST_STATE, SCHEMA_ID_RUN_EVENT, SCHEMA_ID_SAMPLES_BATCH, SCHEMA_ID_SAMPLES_BATCH_1,
+    SCHEMA_ID_SIGNED_CONFIG, SCHEMA_ID_SIGNED_REQUEST, SCHEMA_ID_STACK_SCHEMA, SCHEMA_ID_TUNER, schema_text,
 };
 
-const IDS: [u32; 16] = [
+const IDS: [u32; 18] = [
     SCHEMA_ID_RAW_BATCH,
     SCHEMA_ID_SAMPLES_BATCH_1,
     SCHEMA_ID_RUN_EVENT,
@@ -34,6 +34,8 @@ const IDS: [u32; 16] = [
     SCHEMA_ID_ALERT,
     SCHEMA_ID_ALERT_ANSWER,
     SCHEMA_ID_AUDIT,
+    SCHEMA_ID_CONFIG_SET,
+    SCHEMA_ID_SIGNED_CONFIG,
 ];
 
 fn json(id: u32) -> Value {
@@ -73,7 +75,10 @@ fn the_wire_is_frozen() {
             Schema::parse_str(schema_text(id).expect("a frozen schema")).expect("a schema that parses");
         schema.fingerprint::<Rabin>().to_string()
     };
-    assert_eq!(IDS, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+    assert_eq!(
+        IDS,
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]
+    );
     assert_eq!(
         IDS.map(fingerprint),
         [
@@ -92,11 +97,13 @@ fn the_wire_is_frozen() {
             "7900f5aae64bfe00",
             "8898389f99043e01",
             "802d4b736e5819b4",
-            "09655c1b99c66b57"
+            "09655c1b99c66b57",
+            "786a64a9f8071762",
+            "6d754947ab7bca24"
         ]
     );
     assert_eq!(schema_text(0), None);
-    assert_eq!(schema_text(17), None);
+    assert_eq!(schema_text(19), None);
 }
 
 /// Checks that what stands in several schemas is the same in each.
@@ -118,7 +125,7 @@ fn shared_records_are_the_same() {
         report,
         _,
         answer,
-        _,
+        ..,
     ] = IDS.map(json);
     for samples in [&first, &samples] {
         assert_eq!(definition(&raw, "RawBatch"), definition(samples, "RawBatch"));
@@ -161,6 +168,7 @@ fn every_field_is_documented() {
             }
         });
         let least = match id {
+            SCHEMA_ID_SIGNED_CONFIG => 2,
             SCHEMA_ID_SIGNED_REQUEST => 3,
             SCHEMA_ID_ALERT_ANSWER => 5,
             SCHEMA_ID_STACK_SCHEMA => 6,

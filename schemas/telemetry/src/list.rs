@@ -126,6 +126,7 @@ pub const METRICS: &[Metric] = &[
     counter("strobe_tuner_windows_total", "", "Windows of five minutes closed", "twelve per service, profiler and hour"),
     counter("strobe_tuner_plans_total", "", "Plans sent", "a few per service and day"),
     counter("strobe_tuner_hosts_doubted_total", "", "Reports of hosts that claimed more than ten times the median, believed in part", "0; more: `strobe sampling explain SERVICE` names the host"),
+    counter("strobe_tuner_configs_refused_total", "", "Configurations that changed nothing: unsigned, by whom it is not for, old, or senseless", "0; more: `strobe audit --action configure` says why"),
     gauge("strobe_tuner_lag_messages", "", "Messages of coverage that are not read yet", "what a few seconds bring"),
 
     counter("strobe_sink_messages_total", "", "Messages read", "follows the topics"),

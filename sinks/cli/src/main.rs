@@ -83,7 +83,7 @@ enum Command {
     /// The tables of the store.
     #[command(subcommand)]
     Ddl(commands::ddl::Command),
-    /// The configuration: is it right?
+    /// The configuration: of a service, is it right; of the fleet, prove, compare and apply it.
     #[command(subcommand)]
     Config(commands::config::Command),
     /// What works on this host and what does not, and what to do about it.

@@ -21,8 +21,8 @@ mod samples;
 mod sampling;
 
 use crate::{
-    Alert, AlertAnswer, AuditRecord, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch, Request,
-    RequestState, RunEvent, SamplesBatch, SignedRequest, StackSchemaFile, TunerRecord,
+    Alert, AlertAnswer, AuditRecord, ConfigSet, CoverageRecord, HostRecord, HostReport, PlanRecord, RawBatch,
+    Request, RequestState, RunEvent, SamplesBatch, SignedConfig, SignedRequest, StackSchemaFile, TunerRecord,
 };
 pub use error::{DecodeError, EncodeError, Fault};
 
@@ -73,6 +73,12 @@ pub const SCHEMA_ID_ALERT_ANSWER: u32 = 15;
 
 /// Fixed id of the schema of `strobe.audit`.
 pub const SCHEMA_ID_AUDIT: u32 = 16;
+
+/// Fixed id of the schema of what is desired of the fleet, which travels signed within [`SignedConfig`].
+pub const SCHEMA_ID_CONFIG_SET: u32 = 17;
+
+/// Fixed id of the schema of signed configurations on `strobe.config`.
+pub const SCHEMA_ID_SIGNED_CONFIG: u32 = 18;
 
 /// Longest text on the wire: room for the longest demangled names seen (tens of KiB), a sixteenth of the limit on
 /// messages. [`clip`] shortens what may be longer.
@@ -169,6 +175,14 @@ impl Wire for AuditRecord {
     const SCHEMA_ID: u32 = SCHEMA_ID_AUDIT;
 }
 
+impl Wire for ConfigSet {
+    const SCHEMA_ID: u32 = SCHEMA_ID_CONFIG_SET;
+}
+
+impl Wire for SignedConfig {
+    const SCHEMA_ID: u32 = SCHEMA_ID_SIGNED_CONFIG;
+}
+
 /// Returns the text of the frozen schema `id`, or nothing where there is none.
 pub fn schema_text(id: u32) -> Option<&'static str> {
     match id {
@@ -188,6 +202,8 @@ pub fn schema_text(id: u32) -> Option<&'static str> {
         SCHEMA_ID_ALERT => Some(include_str!("../../../avro/strobe.alerts.avsc")),
         SCHEMA_ID_ALERT_ANSWER => Some(include_str!("../../../avro/strobe.alerts.answer.avsc")),
         SCHEMA_ID_AUDIT => Some(include_str!("../../../avro/strobe.audit.avsc")),
+        SCHEMA_ID_CONFIG_SET => Some(include_str!("../../../avro/strobe.config.set.avsc")),
+        SCHEMA_ID_SIGNED_CONFIG => Some(include_str!("../../../avro/strobe.config.avsc")),
         _ => None,
     }
 }

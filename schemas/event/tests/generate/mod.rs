@@ -5,10 +5,11 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use strobe_event::{
-    Alert, AlertAnswer, AuditId, AuditRecord, Binary, BinaryKind, BuildId, Context, CoverageRecord,
-    CpuCounts, DropCount, FrameTag, Frames, HostRecord, HostReport, Locations, Mark, Place, PlanRecord,
-    Process, RawBatch, Request, RequestId, RequestState, RunEvent, RunHead, RunId, Samples, SamplesBatch,
-    SignedRequest, StackOutcome, StackSchemaFile, Stacks, Tags, Threads, TunerRecord, Weight,
+    Alert, AlertAnswer, AuditId, AuditRecord, Binary, BinaryKind, BuildId, ConfigFile, ConfigId, ConfigSet,
+    Context, CoverageRecord, CpuCounts, DropCount, FrameTag, Frames, HostRecord, HostReport, Locations, Mark,
+    Place, PlanRecord, Process, RawBatch, Request, RequestId, RequestState, RunEvent, RunHead, RunId,
+    Samples, SamplesBatch, SignedConfig, SignedRequest, StackOutcome, StackSchemaFile, Stacks, Tags, Threads,
+    TunerRecord, Weight,
 };
 
 /// Numbers of every length on the wire, up to the largest `int`.
@@ -536,4 +537,25 @@ pub fn audit() -> impl Strategy<Value = AuditRecord> {
                 why,
             }
         })
+}
+
+/// Returns a strategy for configurations.
+pub fn config_set() -> impl Strategy<Value = ConfigSet> {
+    let file = (".{0,20}", ".{0,60}").prop_map(|(name, text)| ConfigFile { name, text });
+    (fixed(), [long(), long()], [".{0,30}", ".{0,30}"], vec(file, 0..5)).prop_map(
+        |(id, [made_us, until_us], [by, why], files)| ConfigSet {
+            id: ConfigId(id),
+            made_us,
+            until_us,
+            by,
+            why,
+            files,
+        },
+    )
+}
+
+/// Returns a strategy for signed configurations.
+pub fn signed_config() -> impl Strategy<Value = SignedConfig> {
+    [vec(any::<u8>(), 0..50), vec(any::<u8>(), 0..50)]
+        .prop_map(|[payload, signature]| SignedConfig { payload, signature })
 }

@@ -561,4 +561,7 @@ mod requests;
     unused_imports,
     reason = "each program that includes this file uses a part of it"
 )]
-pub use requests::{Alert, AlertAnswer, AuditRecord, HostReport, Request, RequestState, SignedRequest};
+pub use requests::{
+    Alert, AlertAnswer, AuditRecord, ConfigSet, HostReport, Request, RequestState, SignedConfig,
+    SignedRequest,
+};

@@ -101,3 +101,35 @@ mirror!(AlertAnswer of AlertAnswer {
     time_us: i64 = long,
     link: String = same,
 });
+
+/// `ConfigFile` of the schemas.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConfigFile {
+    name: String,
+    text: String,
+}
+
+fn config_files(files: &[event::ConfigFile]) -> Vec<ConfigFile> {
+    let file = |file: &event::ConfigFile| ConfigFile {
+        name: file.name.clone(),
+        text: file.text.clone(),
+    };
+    files.iter().map(file).collect()
+}
+
+mirror!(ConfigSet of ConfigSet {
+    #[serde(with = "apache_avro::serde::fixed")]
+    id: [u8; 16] = |id: &event::ConfigId| id.0,
+    made_us: i64 = long,
+    until_us: i64 = long,
+    by: String = same,
+    why: String = same,
+    files: Vec<ConfigFile> = |files: &Vec<event::ConfigFile>| config_files(files),
+});
+
+mirror!(SignedConfig of SignedConfig {
+    #[serde(with = "apache_avro::serde::bytes")]
+    payload: Vec<u8> = same,
+    #[serde(with = "apache_avro::serde::bytes")]
+    signature: Vec<u8> = same,
+});

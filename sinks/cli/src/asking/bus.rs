@@ -41,8 +41,7 @@ impl Asker {
         let bus = config.bus()?.with_client_id("strobe-asker").prompt();
         let topic = bus.topic(Topic::Requests);
         let tail = Tail::open(&bus, &topic, (since_us / 1_000) as i64)?;
-        let configured = (!config.ask.key.as_os_str().is_empty()).then_some(config.ask.key.as_path());
-        let key = key.or(configured).map(home).or_else(usual_key);
+        let key = key_of(config, key);
         Ok(Self { bus, tail, key })
     }
 
@@ -95,13 +94,7 @@ impl Asker {
     }
 
     fn sign(&self, payload: &[u8]) -> Result<Vec<u8>, CliError> {
-        let Some(key) = &self.key else {
-            return Err(CliError::Usage(
-                "requests are signed, and there is no key: name one by --key, STROBE_KEY or `ask.key` (`ssh-keygen -t ed25519` \
-                 makes one; the hosts' files of signers must have its public half)"
-                    .into(),
-            ));
-        };
+        let key = self.key.as_deref().ok_or_else(no_key)?;
         Ok(sign_with_ssh_keygen(key, Namespace::Request, payload)?.into_bytes())
     }
 
@@ -128,6 +121,21 @@ impl Asker {
             }
         })?)
     }
+}
+
+/// Returns the key to sign with: the one that was named, else the configured one, else the one that people usually have.
+pub fn key_of(config: &Config, named: Option<&Path>) -> Option<PathBuf> {
+    let configured = (!config.ask.key.as_os_str().is_empty()).then_some(config.ask.key.as_path());
+    named.or(configured).map(home).or_else(usual_key)
+}
+
+/// Returns what to say where there is none.
+pub fn no_key() -> CliError {
+    CliError::Usage(
+        "it must be signed, and there is no key: name one by --key, STROBE_KEY or `ask.key` (`ssh-keygen -t ed25519` makes one; the \
+         files of signers must have its public half)"
+            .into(),
+    )
 }
 
 fn heard(message: &Message) -> Option<(RequestId, Heard)> {

@@ -3,7 +3,7 @@
 mod bus;
 mod lives;
 
-pub use bus::{Asker, Heard};
+pub use bus::{Asker, Heard, key_of, no_key};
 pub use lives::{Life, Lives};
 
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod config;
+pub mod config_files;
 pub mod ddl;
 pub mod dlq;
 pub mod doctor;

@@ -77,7 +77,7 @@ pub fn run(config: Config, command: &Command) -> Result<(), CliError> {
         Command::Tuner => {
             let telemetry = Arc::new(TunerTelemetry::default());
             let endpoint = Admin::parse("admin.tuner", &config.admin.tuner)?;
-            let settings = config.tuner.validate(bus.clone());
+            let settings = config.tuner.validate(bus.clone())?;
             let counts = Arc::clone(&telemetry);
             let role = Role {
                 readings: Box::new(move || counts.readings()),
