@@ -87,8 +87,39 @@ struct bpf_perf_event_data {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct maple_tree {
+	void *ma_root;
+};
+
+struct maple_range_64 {
+	unsigned long pivot[15];
+	void *slot[16];
+};
+
+struct maple_arange_64 {
+	unsigned long pivot[9];
+	void *slot[10];
+};
+
 struct mm_struct {
+	struct maple_tree mm_mt;
 	unsigned long start_code, end_code, start_brk, start_stack, arg_start, exec_vm;
+};
+
+struct rb_node {
+	struct rb_node *rb_right, *rb_left;
+};
+
+struct rb_root {
+	struct rb_node *rb_node;
+};
+
+struct mm_struct___binary {
+	struct rb_root mm_rb;
+};
+
+struct vm_area_struct___binary {
+	struct rb_node vm_rb;
 };
 
 struct kernfs_node {
@@ -119,6 +150,48 @@ struct task_struct {
 	struct css_set *cgroups;
 };
 
+struct super_block {
+	unsigned int s_dev;
+};
+
+/* Kernels have given the time of a file's last change three names. */
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+	long long i_size;
+	__s64 i_ctime_sec;
+	__u32 i_ctime_nsec;
+};
+
+struct timespec64 {
+	__s64 tv_sec;
+	long tv_nsec;
+};
+
+struct inode___named {
+	struct timespec64 __i_ctime;
+};
+
+struct inode___plain {
+	struct timespec64 i_ctime;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct vm_special_mapping {
+	const char *name;
+};
+
+struct vm_area_struct {
+	unsigned long vm_start, vm_end, vm_flags, vm_pgoff;
+	struct mm_struct *vm_mm;
+	struct file *vm_file;
+	const void *vm_ops;
+	void *vm_private_data;
+};
+
 #pragma clang attribute pop
 
 /* Their values depend on what the kernel was built with; the loader puts in the right ones. */
@@ -129,6 +202,15 @@ enum cgroup_subsys_id {
 	cpuacct_cgrp_id = 2,
 };
 
+#define VM_EXEC 0x00000004
+/* A second has fewer nanoseconds. */
+#define CTIME_NS_MASK 0x3fffffff
+enum maple_type {
+	maple_leaf_64 = 1,
+	maple_arange_64 = 3,
+};
+
+#define PAGE_SHIFT 12
 #define PF_VCPU 0x00000001
 #define PF_KTHREAD 0x00200000
 

@@ -194,8 +194,11 @@ static __always_inline const struct process *list_of_parent(struct sample_header
 	return 0;
 }
 
-/* Finds the list of mappings of the image that runs; false: there is none yet. */
-static __always_inline bool begin_tables(struct scratch *scratch, const struct task_struct *leader, const struct mm_struct *mm)
+/*
+ * Finds the list of mappings of the image that runs. Without one, each address is looked up in the kernel's own tree of mappings, which
+ * takes longer.
+ */
+static __always_inline void begin_tables(struct scratch *scratch, const struct task_struct *leader, const struct mm_struct *mm)
 {
 	const struct process *process = list_of(leader);
 
@@ -204,16 +207,21 @@ static __always_inline bool begin_tables(struct scratch *scratch, const struct t
 		scratch->record.header.flags |= SAMPLE_NO_TABLES;
 		process = list_of_parent(&scratch->record.header, leader, mm);
 		/* As good as certain: a library of the same size may have taken another's place. */
-		scratch->record.header.flags |= SAMPLE_GUESSED;
+		if (process)
+			scratch->record.header.flags |= SAMPLE_GUESSED;
 	}
-	if (!process)
-		return false;
-	/* In this order: see `struct process`. */
-	scratch->table.list = *(volatile const __u64 *)&process->list;
-	scratch->table.mappings_at = *(volatile const __u32 *)&process->mappings_at;
-	scratch->table.mappings = *(volatile const __u32 *)&process->mappings;
-	if (*(volatile const __u32 *)&process->list_again != (__u32)scratch->table.list)
-		return false;
+	scratch->table.list = 0;
+	scratch->table.mappings = 0;
+	if (process) {
+		/* In this order: see `struct process`. */
+		scratch->table.list = *(volatile const __u64 *)&process->list;
+		scratch->table.mappings_at = *(volatile const __u32 *)&process->mappings_at;
+		scratch->table.mappings = *(volatile const __u32 *)&process->mappings;
+		if (*(volatile const __u32 *)&process->list_again != (__u32)scratch->table.list) {
+			scratch->table.list = 0;
+			scratch->table.mappings = 0;
+		}
+	}
 	scratch->table.mapping.start = 0;
 	scratch->table.mapping.end = 0;
 	scratch->table.fp_at = 0;
@@ -222,7 +230,6 @@ static __always_inline bool begin_tables(struct scratch *scratch, const struct t
 	scratch->table.others_at = OTHERS_HERE;
 	scratch->table.exact = 1;
 	scratch->table.early = 0;
-	return true;
 }
 
 static __always_inline int user_stack(void *ctx, struct task_struct *task, bool in_user_mode,
@@ -257,10 +264,10 @@ static __always_inline int user_stack(void *ctx, struct task_struct *task, bool 
 		__u32 zero = 0;
 		struct rule_cache *cache = bpf_map_lookup_elem(&rule_caches, &zero);
 
-		if (cache && begin_tables(scratch, task->group_leader, mm))
+		if (cache) {
+			begin_tables(scratch, task->group_leader, mm);
 			return walk_by_tables(scratch, cache);
-		walk_user(scratch);
-		return without_tables();
+		}
 	}
 	return walk_user(scratch);
 }

@@ -20,6 +20,36 @@ struct mapping {
 	__u32 page_shift;
 };
 
+/* A place in a file, as it is now: one that is written to, or replaced, is another. `src/places.rs` holds the same numbers. */
+struct file_place {
+	__u64 inode;	/* 0: no file */
+	__u64 bytes;	/* the file's size */
+	__u64 changed_s;	/* its last change */
+	__u32 changed_ns;
+	__u32 device;	/* VDSO_DEVICE: the code that the kernel lends to every process */
+	__u64 offset;
+};
+#define VDSO_DEVICE 0xffffffffU
+
+/* What user space knows of a place: as in `struct mapping`, but that `offset` counts from the mapping's beginning. */
+struct known_file {
+	__u64 offset;
+	__u32 rows_at;
+	__u32 rows;
+	__u32 directory_at;
+	__u32 pages;
+	__u32 rules_at;
+	__u32 page_shift;
+};
+
+/* Where a place was met that nothing is known of: the image, and the beginning of its mapping. */
+struct met_file {
+	__u64 start;
+	__u64 start_time_ns;
+	__u32 tgid;
+	__u32 exec_id;
+};
+
 /* How a frame is left; see `rule.rs` of the crate that makes tables. Kinds in the high half of a byte, a register in the low. */
 struct rule {
 	__u8 cfa;
@@ -42,6 +72,9 @@ enum { SAVED_SAME = 0, SAVED_LOST = 1, SAVED_AT_CFA = 2, SAVED_AT = 3, SAVED_IN 
 #define REGISTER(byte) ((byte) & 15)
 
 _Static_assert(sizeof(struct mapping) == 48, "src/tables.rs MAPPING_BYTES");
+_Static_assert(sizeof(struct file_place) == 40, "src/places.rs PLACE_BYTES");
+_Static_assert(sizeof(struct known_file) == 32, "src/places.rs KNOWN_BYTES");
+_Static_assert(sizeof(struct met_file) == 24, "src/places.rs MET_BYTES");
 _Static_assert(sizeof(struct rule) == 16, "RULE_BYTES of the tables");
 
 #endif

@@ -8,6 +8,7 @@
 #ifndef STROBE_TABLE_WALK_H
 #define STROBE_TABLE_WALK_H
 
+#include "placed.h"
 #include "tables.h"
 #include "unwind.h"
 
@@ -232,16 +233,21 @@ static __always_inline bool find_mapping(struct scratch *scratch, __u64 address)
 	if (address - mapping->start < mapping->end - mapping->start)
 		return true;
 	before = mappings_before(scratch->table.mappings_at, scratch->table.mappings, address);
-	if (before == 0)
-		return false;
-	at = scratch->table.mappings_at + (before - 1) * (__u32)sizeof(struct mapping);
-	mapping->start = read_u64(at);
-	mapping->end = read_u64(at + 8);
-	mapping->offset = read_u64(at + 16);
-	*(__u64 *)&mapping->rows_at = read_u64(at + 24);
-	*(__u64 *)&mapping->directory_at = read_u64(at + 32);
-	*(__u64 *)&mapping->rules_at = read_u64(at + 40);
-	return address - mapping->start < mapping->end - mapping->start;
+	if (before) {
+		at = scratch->table.mappings_at + (before - 1) * (__u32)sizeof(struct mapping);
+		mapping->start = read_u64(at);
+		mapping->end = read_u64(at + 8);
+		mapping->offset = read_u64(at + 16);
+		*(__u64 *)&mapping->rows_at = read_u64(at + 24);
+		*(__u64 *)&mapping->directory_at = read_u64(at + 32);
+		*(__u64 *)&mapping->rules_at = read_u64(at + 40);
+		scratch->table.keep = 1;
+		if (address - mapping->start < mapping->end - mapping->start)
+			return true;
+	}
+	/* No list yet, or none that has what was loaded a moment ago. What is mapped there may change any time. */
+	scratch->table.keep = 0;
+	return find_placed(scratch, address);
 }
 
 #include "jvm_walk.h"
@@ -351,13 +357,18 @@ static __always_inline int step_by_table(struct scratch *scratch, struct rule_ca
 	if (cached->address != address || cached->list != list) {
 		if (!search_rule(scratch, address))
 			return step_out_of_unmapped(scratch);
-		cached->address = address;
-		cached->list = list;
-		cached->words[0] = scratch->table.words[0];
-		cached->words[1] = scratch->table.words[1];
+		first = scratch->table.words[0];
+		second = scratch->table.words[1];
+		if (scratch->table.keep) {
+			cached->address = address;
+			cached->list = list;
+			cached->words[0] = first;
+			cached->words[1] = second;
+		}
+	} else {
+		first = cached->words[0];
+		second = cached->words[1];
 	}
-	first = cached->words[0];
-	second = cached->words[1];
 	if (is_plain(first, second))
 		return step_by_plain_rule(scratch, first, second);
 	switch (KIND(first & 0xff)) {

@@ -56,6 +56,7 @@ struct table_walk {
 	__u64 list;	/* number of the list of mappings */
 	__u64 words[2];	/* the rule of the address that was searched last */
 	struct mapping mapping;	/* of the address that was searched last */
+	__u32 keep;	/* the rule that was searched last is that of the list, and holds as long as this */
 };
 
 /* What one tick works on. Per CPU, in a map: too big for the BPF stack. */

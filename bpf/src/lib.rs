@@ -19,7 +19,8 @@
 //! - A user stack in a record belongs to the image that the record names: (tgid, start time, exec count).
 //! - Records are read where the kernel wrote them; nothing is copied until somebody keeps it.
 //!
-//! User stacks are walked by unwind tables where [`TableMemory`] has been given some, and by frame pointers elsewhere.
+//! User stacks are walked by unwind tables where [`TableMemory`] has been given some, and by frame pointers elsewhere. Which table is
+//! found by a list of mappings, where the image was given one, and else by [`FilePlaces`] and the kernel's own tree of mappings.
 //!
 //! The only crate with `unsafe`, C and libbpf.
 #![allow(
@@ -39,6 +40,7 @@ mod load;
 mod mapping;
 mod perf_event;
 mod perf_ring;
+mod places;
 pub mod probe;
 mod record;
 mod ring;
@@ -55,6 +57,7 @@ pub use error::Error;
 pub use event::Event;
 pub use load::SharedTables;
 pub use perf_event::EventTimes;
+pub use places::{FilePlace, FilePlaces, KNOWN_FILES_MAX, Met};
 pub use record::{
     Frames, HEADER_BYTES, RECORD_BYTES_MAX, RawSample, STACK_FRAMES_MAX, StackEnd, Undecodable,
 };

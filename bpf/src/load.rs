@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::libbpf_log::Recording;
 use crate::mapping::{Access, Mapping, page_bytes};
+use crate::places::FilePlaces;
 use crate::probe;
 use crate::record::STACK_FRAMES_MAX;
 use crate::tables::TableMemory;
@@ -61,6 +62,8 @@ pub struct LoadSettings<'a> {
 pub struct SharedTables {
     segments: OwnedFd,
     processes: OwnedFd,
+    known_files: OwnedFd,
+    met_files: OwnedFd,
 }
 
 /// The program in the kernel, attached to nothing yet.
@@ -110,8 +113,13 @@ fn try_load(settings: &LoadSettings<'_>) -> Result<Loaded, Failure> {
     if let Some(shared) = settings.tables_of {
         open.maps.segments.reuse_fd(shared.segments.as_fd())?;
         open.maps.processes.reuse_fd(shared.processes.as_fd())?;
+        open.maps.known_files.reuse_fd(shared.known_files.as_fd())?;
+        open.maps.met_files.reuse_fd(shared.met_files.as_fd())?;
     } else if !tables_used {
-        open.maps.processes.set_max_entries(1)?; // allocated at once, and never looked into
+        // Allocated at once, and never looked into.
+        open.maps.processes.set_max_entries(1)?;
+        open.maps.known_files.set_max_entries(1)?;
+        open.maps.met_files.set_max_entries(1)?;
     }
     if let Some(fixed) = open.maps.rodata_data.as_deref_mut() {
         fixed.cgroup_source = settings.cgroup_source as u32;
@@ -154,6 +162,8 @@ fn try_load(settings: &LoadSettings<'_>) -> Result<Loaded, Failure> {
                 Ok(SharedTables {
                     segments: duplicate(loaded.maps.segments.as_fd())?,
                     processes: duplicate(loaded.maps.processes.as_fd())?,
+                    known_files: duplicate(loaded.maps.known_files.as_fd())?,
+                    met_files: duplicate(loaded.maps.met_files.as_fd())?,
                 })
             })
             .transpose()?,
@@ -161,6 +171,10 @@ fn try_load(settings: &LoadSettings<'_>) -> Result<Loaded, Failure> {
             Some(TableMemory::new(
                 MapHandle::try_from(&loaded.maps.segments)?,
                 MapHandle::try_from(&loaded.maps.processes)?,
+                FilePlaces::new(
+                    MapHandle::try_from(&loaded.maps.known_files)?,
+                    MapHandle::try_from(&loaded.maps.met_files)?,
+                ),
                 settings.tables_bytes_max,
             ))
         } else {

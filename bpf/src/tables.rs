@@ -13,6 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::Error;
 use crate::mapping::{Access, Mapping, page_bytes};
+use crate::places::FilePlaces;
 
 /// `SEGMENT_BYTES` in `progs/tables.h`.
 const SEGMENT_BYTES: u32 = 1 << 20;
@@ -87,6 +88,11 @@ impl MappingEntry {
         for word in [self.start, self.end, self.offset] {
             into.extend(word.to_ne_bytes());
         }
+        self.encode_table(into);
+    }
+
+    /// Appends what it says of the table.
+    pub(crate) fn encode_table(&self, into: &mut Vec<u8>) {
         for half in [
             self.rows_at,
             self.rows,
@@ -153,6 +159,8 @@ pub struct ImageIdentity {
 /// The memory of tables, and which process has which.
 #[derive(Debug)]
 pub struct TableMemory {
+    /// Which files have which tables, wherever they are mapped. What is said there is a reference as any other.
+    pub places: FilePlaces,
     outer: MapHandle,
     processes: MapHandle,
     segments: Vec<MapHandle>,
@@ -174,9 +182,10 @@ fn failed(map: &'static str, error: &libbpf_rs::Error) -> Error {
 }
 
 impl TableMemory {
-    pub(crate) fn new(outer: MapHandle, processes: MapHandle, bytes_max: u64) -> Self {
+    pub(crate) fn new(outer: MapHandle, processes: MapHandle, places: FilePlaces, bytes_max: u64) -> Self {
         let segments_max = (bytes_max / u64::from(SEGMENT_BYTES)).min(SEGMENTS_MAX.into()) as u32;
         Self {
+            places,
             outer,
             processes,
             segments: Vec::new(),

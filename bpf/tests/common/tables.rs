@@ -126,6 +126,36 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// Says which files have which tables, of all that ticks have met in a process as its mappings are now; returns how many.
+    pub fn know(&mut self, pid: u32) -> usize {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let mut count = 0;
+        for met in self.memory.places.met() {
+            let start = format!("{:x}-", met.start);
+            let Some(line) = maps.lines().find(|line| line.starts_with(&start)) else {
+                continue;
+            };
+            if met.image.tgid != pid {
+                continue;
+            }
+            let path = line.split_whitespace().nth(5).unwrap_or_default();
+            let Some(loaded) = self.load(path) else { continue };
+            let offset = met.file.offset;
+            let own = |(from, length, _): &&(u64, u64, u64)| *length > 0 && from & !0xfff == offset;
+            let (from, _, address) = loaded.segments.iter().rfind(own).unwrap();
+            let entry = MappingEntry {
+                offset: loaded.base.wrapping_sub(address - (from - offset)),
+                ..loaded.entry
+            };
+            self.memory.places.know(&met.file, &entry).unwrap();
+            self.memory.places.dismiss(&met.file).unwrap();
+            count += 1;
+        }
+        count
+    }
+}
+
 pub const BYTES: u64 = 64 << 20;
 
 /// A sample, kept.

@@ -87,6 +87,24 @@ pub struct Images {
 }
 
 impl Image {
+    /// Returns one that nothing is known of yet but when it was made.
+    fn new(number: u64, pid: u32, born_ns: u64) -> Self {
+        Self {
+            number,
+            pid,
+            start_ns: None,
+            exec: None,
+            born_ns,
+            ended_ns: None,
+            mappings: Mappings::default(),
+            refresh_at: REFRESH_AT,
+            executable: None,
+            origin: None,
+            variable: None,
+            belonging: None,
+        }
+    }
+
     /// Returns the mapping that holds `address`.
     pub fn mapping(&self, address: u64) -> Option<&Mapping> {
         self.mappings.find(address)
@@ -169,20 +187,10 @@ impl Images {
         let number = self.number();
         self.scanned += 1;
         let executable = procfs::executable(pid).map(Arc::from);
-        let (born_ns, ended_ns) = (now_ns, None);
         self.push(Image {
-            number,
-            pid,
-            start_ns: None,
-            exec: None,
-            born_ns,
-            ended_ns,
             mappings,
-            refresh_at: REFRESH_AT,
             executable,
-            origin: None,
-            variable: None,
-            belonging: None,
+            ..Image::new(number, pid, now_ns)
         });
         true
     }
@@ -217,6 +225,14 @@ impl Images {
         let image = self.by_pid.get(&identity.tgid)?.last()?;
         let same = image.start_ns == Some(identity.start_time_ns) && image.exec == Some(identity.exec_id);
         (same && image.ended_ns.is_none()).then_some(image)
+    }
+
+    /// Returns an image that still runs or ended a moment ago.
+    pub fn latest(&self, identity: &ImageIdentity) -> Option<&Image> {
+        let same = |image: &&Image| {
+            image.start_ns == Some(identity.start_time_ns) && image.exec == Some(identity.exec_id)
+        };
+        self.by_pid.get(&identity.tgid)?.iter().rfind(same)
     }
 
     /// Takes an event of the side-band, in the order of time.
@@ -272,21 +288,13 @@ impl Images {
         let number = self.number();
         let before = self.current(pid);
         let next = Image {
-            number,
-            pid,
             start_ns: before.as_ref().and_then(|image| image.start_ns),
             exec: before
                 .as_ref()
                 .and_then(|image| image.exec)
                 .map(|exec| exec.wrapping_add(1)),
-            born_ns: time_ns,
-            ended_ns: None,
-            mappings: Mappings::default(),
-            refresh_at: REFRESH_AT,
-            executable: None,
             origin: before.as_ref().and_then(|image| image.origin),
-            variable: None,
-            belonging: None,
+            ..Image::new(number, pid, time_ns)
         };
         if let Some(before) = before {
             before.ended_ns = Some(time_ns);
@@ -301,21 +309,7 @@ impl Images {
         let (start, end) = mapped.range;
         if self.current(mmap.pid).is_none() && !self.scan_one(mmap.pid, files, time_ns) {
             let number = self.number();
-            let image = Image {
-                number,
-                pid: mmap.pid,
-                start_ns: None,
-                exec: None,
-                born_ns: time_ns,
-                ended_ns: None,
-                mappings: Mappings::default(),
-                refresh_at: REFRESH_AT,
-                executable: None,
-                origin: None,
-                variable: None,
-                belonging: None,
-            };
-            self.push(image);
+            self.push(Image::new(number, mmap.pid, time_ns));
         }
         let Some(image) = self.current(mmap.pid) else {
             return Change::None;

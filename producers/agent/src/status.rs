@@ -283,6 +283,7 @@ impl Status {
                 "processes": unwinding.processes,
                 "lists": unwinding.lists,
                 "tables": unwinding.tables,
+                "places": unwinding.places,
                 "used_bytes": unwinding.used_bytes,
                 "held_bytes": unwinding.held_bytes,
                 "samples_without": unwinding.samples_without,

@@ -81,6 +81,42 @@ fn a_program_without_frame_pointers_has_whole_stacks() {
     }
 }
 
+/// Checks that processes that live for some milliseconds have whole stacks once another process of their binary was sampled: nearly
+/// all of them, though each is over before the agent can do anything for it.
+#[test]
+fn short_processes_of_known_binaries_have_whole_stacks() {
+    let _alone = common::alone();
+    if common::skipped("short_processes_of_known_binaries_have_whole_stacks") {
+        return;
+    }
+    let place = Place::new();
+    let victim = place.path("victim-short");
+    build_without(CHAIN, &victim, &[]);
+    let agent = place.start();
+    run(Command::new(&victim).arg("1000"));
+    settle(&place);
+    for _ in 0..150 {
+        run(Command::new(&victim).arg("8"));
+    }
+    sleep(LAST_SAMPLES);
+    let status = place.status();
+    agent.end();
+    let mut found = samples(&place.batches(), |sample| sample.comm == "victim-short");
+    let first_ns = found.iter().map(|sample| sample.start_ns).min().unwrap();
+    let no_stack = [StackEnd::InExec as u8, StackEnd::KernelOnly as u8];
+    found.retain(|sample| sample.start_ns != first_ns && !no_stack.contains(&sample.end));
+    let complete = found.iter().filter(|sample| is_complete(sample)).count();
+    println!("{complete} of {} complete", found.len());
+    assert!(found.len() > 100, "{} samples", found.len());
+    assert!(
+        complete * 100 >= found.len() * 98,
+        "{complete} of {}",
+        found.len()
+    );
+    // The program, its interpreter, its library.
+    assert!(status["unwinding"]["places"].as_u64().unwrap() >= 3, "{status}");
+}
+
 /// What loads and unloads a library, over and over, and calls it. Its function calls back into the program.
 const LOADS: &str = r#"
 #include <dlfcn.h>

@@ -161,7 +161,7 @@ impl Unwinding {
     }
 
     /// Asks for the table of a file that has not been asked for.
-    fn ask(&mut self, id: FileId, mapping: &Mapping, pid: u32, elf: &Elf, files: &Files) {
+    pub(super) fn ask(&mut self, id: FileId, mapping: &Mapping, pid: u32, elf: &Elf, files: &Files) {
         let attempts = match self.binaries.get(&id) {
             None => 0,
             Some(Binary::Later { attempts }) => *attempts,
@@ -265,7 +265,7 @@ fn jvm_bias(image: &Image, files: &Files) -> Option<u64> {
 
 /// Returns the ELF virtual address that stands at the beginning of a mapping. The mapping is rounded to pages, so it may begin
 /// before its segment, with the end of the segment before.
-fn loaded_at(mapping: &Mapping, elf: &Elf) -> Option<u64> {
+pub(super) fn loaded_at(mapping: &Mapping, elf: &Elf) -> Option<u64> {
     let offset = mapping.file_offset;
     let begins = elf
         .segments

@@ -5,12 +5,17 @@
 //! table is loaded for the first image that needs it, stays while there is room, and goes when nobody refers to it and others need
 //! the room. A process is forgotten at its end.
 //!
+//! Processes that live for some milliseconds are over before they can have a list. So the kernel is told once which file has which
+//! table ([`places`]), and finds what an image without a list has mapped by itself: a binary that ran before is walked by its table
+//! from the first sample on. A list is faster, and says more of generated code.
+//!
 //! A list is of one image: (pid, start, exec count), which the program compares at each tick. So what is late here costs stacks
 //! by frame pointers, marked as such, and never a stack by another image's tables. A process that was forked from one with a list is
 //! walked by that one until it has its own: its mappings are its parent's, as long as it makes none itself.
 
 mod jvms;
 mod lists;
+mod places;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -24,6 +29,7 @@ use crate::held::Held;
 use crate::images::Images;
 use crate::tables::{Made, Wanted};
 use jvms::Jvms;
+use places::Places;
 
 /// A binary that could not be opened is tried again for later samples, up to so many times.
 const ATTEMPTS_MAX: u8 = 3;
@@ -94,6 +100,8 @@ pub struct Counts {
     pub lists: u64,
     /// Tables in the kernel.
     pub tables: u64,
+    /// Places in files by which the kernel finds them wherever they are mapped.
+    pub places: u64,
     /// Bytes of tables and lists.
     pub used_bytes: u64,
     /// Bytes that the kernel holds for them.
@@ -116,6 +124,9 @@ pub struct Unwinding {
     lists: FxHashMap<ListKey, List>,
     processes: FxHashMap<u32, Process>,
     jvms: Jvms,
+    places: Places,
+    /// There may be places that ticks have met and that are not known.
+    unlearned: bool,
     /// Processes in the order in which they came; some may be gone.
     order: VecDeque<u32>,
     /// Images that were heard of, and that nothing is known of yet.
@@ -144,6 +155,8 @@ impl Unwinding {
             lists: FxHashMap::default(),
             processes: FxHashMap::default(),
             jvms: Jvms::default(),
+            places: Places::default(),
+            unlearned: false,
             order: VecDeque::new(),
             expected: FxHashMap::default(),
             due: FxHashMap::default(),
@@ -159,6 +172,7 @@ impl Unwinding {
 
     /// Takes notice of a sample whose image had no tables.
     pub fn want(&mut self, sample: &Held) {
+        self.unlearned = true;
         self.samples_without += 1;
         let image = ImageIdentity {
             tgid: sample.pid,
@@ -174,6 +188,7 @@ impl Unwinding {
 
     /// Takes notice of an image without tables as soon as it is heard of: its sample may have to wait for the side-band.
     pub fn expect(&mut self, image: ImageIdentity) {
+        self.unlearned = true;
         if self.expected.len() < EXPECTED_MAX && !self.processes.contains_key(&image.tgid) {
             self.expected.insert(image.tgid, image);
         }
@@ -224,6 +239,7 @@ impl Unwinding {
             processes: walked.count() as u64,
             lists: self.lists.len() as u64,
             tables: loaded.count() as u64,
+            places: self.places.len() as u64,
             used_bytes: self.memory.used_bytes(),
             held_bytes: self.memory.held_bytes(),
             samples_without: self.samples_without,
@@ -251,6 +267,7 @@ impl Unwinding {
                 None => Binary::None,
             };
             self.binaries.insert(made.id, binary);
+            self.tell(made.id)?;
             came = true;
         }
         let again = now_ns >= self.again_ns;
@@ -266,6 +283,9 @@ impl Unwinding {
             if images.image(&image).is_some() {
                 self.due.entry(pid).or_insert(image);
             }
+        }
+        if self.unlearned {
+            self.unlearned = self.learn(images, files)?;
         }
         for (pid, image) in std::mem::take(&mut self.due) {
             match images.image(&image) {
@@ -301,6 +321,7 @@ impl Unwinding {
     pub fn forget(&mut self) -> Result<(), Error> {
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         pids.into_iter().try_for_each(|pid| self.ended(pid))?;
+        self.forget_places()?;
         for binary in std::mem::take(&mut self.binaries).into_values() {
             if let Binary::Loaded(loaded) = binary {
                 self.memory.free(loaded.block);
@@ -365,6 +386,7 @@ impl Unwinding {
                 return Ok(());
             }
             if let Some(Binary::Loaded(loaded)) = self.binaries.insert(id, Binary::Later { attempts: 0 }) {
+                self.untell(id)?;
                 freed += u64::from(loaded.block.bytes());
                 self.memory.free(loaded.block);
                 self.evicted += 1;
