@@ -162,7 +162,7 @@ pub fn run_with(
     if let Some(maker) = maker {
         let (status, token) = (Arc::clone(&status), shutdown.clone());
         threads.push(start("tables", shutdown, move || {
-            tables::run(maker, &wanted, &made, &status, &token);
+            tables::run(&maker, &wanted, &made, &status, &token);
             Ok(())
         })?);
     }

@@ -102,7 +102,7 @@ pub fn explain(pid: u32, config: &UnwindConfig) -> Result<Explained, AgentError>
         .ok_or(AgentError::NoProcess(pid))?;
     let folder = Folder::new()?;
     let kept = Kept::open(&folder.0, config.kept_bytes_max)?;
-    let mut maker = Maker::new(config.worker.clone(), kept);
+    let maker = Maker::new(config.worker.clone(), kept);
     let mut files = Files::new(None);
     let mut pieces: Vec<Piece> = Vec::new();
     // An old way into the kernel, mapped everywhere and used by nobody.

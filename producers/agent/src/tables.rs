@@ -1,14 +1,15 @@
 //! The tables thread: binaries → their unwind tables, kept on disk, or made by a worker process.
 //!
-//! It stands between the sampling thread, which waits for nobody, and work that may take a second. Of what waits, the smallest
-//! binary comes first: most take a millisecond, and should not stand behind the one that takes a second. Every other turn is for the
-//! one that waits longest, so that on a host where new programs come all the time a large one has its turn as well. Not with a lower
-//! priority than the agent's: on a busy host, where stacks are wanted most, tables would come last.
+//! It stands between the sampling thread, which waits for nobody, and work that may take a second. Most binaries take a
+//! millisecond, and should not stand behind the one that takes a second: large ones have a thread of their own. Of what waits for a
+//! thread, the smallest binary comes first, and every other turn is for the one that waits longest, so that on a host where
+//! new programs come all the time each has its turn. Not with a lower priority than the agent's: on a busy host, where stacks are wanted
+//! most, tables would come last.
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -29,6 +30,8 @@ pub const MADE_QUEUE: usize = 4;
 /// Longest build id that is part of a file's name as it is: SHA-1, as linkers write it.
 const PLAIN_ID_BYTES: usize = 20;
 const WAIT: Duration = Duration::from_millis(500);
+/// Size of a file from which on it is large: it takes some 100 ms.
+const LARGE_BYTES: u64 = 16 << 20;
 /// Pause before a finished table is offered again, when the sampling thread has not taken those before.
 const OFFER_AGAIN: Duration = Duration::from_millis(5);
 
@@ -79,56 +82,64 @@ pub fn maker(config: &UnwindConfig, state_dir: &Path) -> Result<Maker, UnwindErr
 
 /// Makes what is asked for until the wish to stop.
 pub fn run(
-    mut maker: Maker,
+    maker: &Maker,
     from: &Receiver<Wanted>,
     to: &SyncSender<Made>,
     status: &Arc<Status>,
     shutdown: &Shutdown,
+) {
+    let (to_large, large) = sync_channel(QUEUE);
+    let other = maker.clone();
+    std::thread::scope(|scope| {
+        let large = std::thread::Builder::new()
+            .name("large tables".to_owned())
+            .spawn_scoped(scope, move || make(&other, &large, to, status, shutdown, None));
+        if let Err(error) = &large {
+            tracing::warn!(%error, "large binaries stand in the way of small ones");
+        }
+        make(
+            maker,
+            from,
+            to,
+            status,
+            shutdown,
+            large.is_ok().then_some(&to_large),
+        );
+        // So that the other ends, too.
+        drop(to_large);
+    });
+}
+
+/// Makes what comes, but hands on what is large where somebody takes it.
+fn make(
+    maker: &Maker,
+    from: &Receiver<Wanted>,
+    to: &SyncSender<Made>,
+    status: &Status,
+    shutdown: &Shutdown,
+    to_large: Option<&SyncSender<Wanted>>,
 ) {
     let mut waiting: Vec<(u64, Wanted)> = Vec::new();
     let mut turn = 0_u64;
     while !shutdown.is_requested() {
         if waiting.is_empty() {
             match from.recv_timeout(WAIT) {
-                Ok(wanted) => waiting.push(sized(wanted)),
+                Ok(wanted) => waiting.extend(sized(wanted, to_large)),
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let room = WAITING_MAX.saturating_sub(waiting.len());
-        waiting.extend(from.try_iter().take(room).map(sized));
+        waiting.extend(
+            from.try_iter()
+                .take(room)
+                .filter_map(|wanted| sized(wanted, to_large)),
+        );
         turn += 1;
         let Some(at) = next(&waiting, turn) else { continue };
-        let (
-            _,
-            Wanted {
-                id,
-                generation,
-                key,
-                file,
-            },
-        ) = waiting.remove(at);
-        let table = match maker.table(&key, file) {
-            Ok(table) => Some(table),
-            Err(error) => {
-                match error {
-                    // What many binaries lack is no trouble.
-                    UnwindError::NotElf | UnwindError::NoFrameInfo => {
-                        tracing::debug!(%error, key, "no unwind table");
-                    }
-                    _ => {
-                        tracing::warn!(%error, key, "no unwind table; stacks go through it by frame pointers")
-                    }
-                }
-                None
-            }
-        };
-        status.tables_made(maker.made, maker.refused, maker.kept().bytes());
-        let mut made = Made {
-            id,
-            generation,
-            table,
-        };
+        let (_, wanted) = waiting.remove(at);
+        let mut made = made_of(maker, wanted);
+        status.tables_made(maker.made(), maker.refused(), maker.kept().bytes());
         while !shutdown.is_requested() {
             match to.try_send(made) {
                 Ok(()) => break,
@@ -142,6 +153,27 @@ pub fn run(
     }
 }
 
+fn made_of(maker: &Maker, wanted: Wanted) -> Made {
+    let key = wanted.key;
+    let table = match maker.table(&key, wanted.file) {
+        Ok(table) => Some(table),
+        // What many binaries lack is no trouble.
+        Err(error @ (UnwindError::NotElf | UnwindError::NoFrameInfo)) => {
+            tracing::debug!(%error, key, "no unwind table");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, key, "no unwind table; stacks go through it by frame pointers");
+            None
+        }
+    };
+    Made {
+        id: wanted.id,
+        generation: wanted.generation,
+        table,
+    }
+}
+
 /// Returns which one comes next: by turns the smallest, and the one that waits longest.
 fn next<T>(waiting: &[(u64, T)], turn: u64) -> Option<usize> {
     if turn.is_multiple_of(2) {
@@ -150,13 +182,22 @@ fn next<T>(waiting: &[(u64, T)], turn: u64) -> Option<usize> {
     (0..waiting.len()).min_by_key(|&at| waiting.get(at).map(|(bytes, _)| *bytes))
 }
 
-fn sized(wanted: Wanted) -> (u64, Wanted) {
-    (wanted.file.metadata().map_or(u64::MAX, |meta| meta.len()), wanted)
+/// Returns a binary with its size; nothing where it is large and somebody else has taken it.
+fn sized(wanted: Wanted, to_large: Option<&SyncSender<Wanted>>) -> Option<(u64, Wanted)> {
+    let bytes = wanted.file.metadata().map_or(u64::MAX, |meta| meta.len());
+    match to_large {
+        Some(to_large) if bytes >= LARGE_BYTES => match to_large.try_send(wanted) {
+            Ok(()) => None,
+            Err(TrySendError::Full(wanted) | TrySendError::Disconnected(wanted)) => Some((bytes, wanted)),
+        },
+        _ => Some((bytes, wanted)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{Backing, Files, MappedFile};
 
     /// Checks that the small come first, and that a large one is not passed over for ever while small ones keep coming.
     #[test]
@@ -174,6 +215,56 @@ mod tests {
         }
         assert!(passed <= 2, "{passed}");
         assert_eq!(next::<()>(&[], 1), None);
+    }
+
+    /// Checks that a small binary has its table while that of a large one, which came first, is still being made.
+    #[test]
+    fn a_large_binary_stands_in_no_small_ones_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let go_on = folder.path().join("go-on");
+        let script = format!(
+            "while [ $1 = large ] && [ ! -e {} ]; do sleep 0.02; done",
+            go_on.display()
+        );
+        let command = ["/bin/sh", "-c", &script, "sh"].map(Into::into).to_vec();
+        let maker = Maker::new(command, Kept::open(&folder.path().join("kept"), 1 << 20).unwrap());
+        let (to_make, wanted) = sync_channel(QUEUE);
+        let (to, made) = sync_channel(MADE_QUEUE);
+        let shutdown = Shutdown::new();
+        let token = shutdown.clone();
+        let thread =
+            std::thread::spawn(move || run(&maker, &wanted, &to, &Arc::new(Status::default()), &token));
+        let mut files = Files::new(None);
+        for (name, bytes) in [("large", LARGE_BYTES), ("small", 10)] {
+            let path = folder.path().join(name);
+            File::create(&path).unwrap().set_len(bytes).unwrap();
+            let key = name.to_owned();
+            let file = File::open(path).unwrap();
+            let mapped = MappedFile {
+                pid: 0,
+                range: (0, 0),
+                path: name,
+                build_id: None,
+                inode: Some(((0, 0), bytes, 0)),
+            };
+            let (Backing::File(id), generation) = (files.backing(&mapped), bytes) else {
+                continue;
+            };
+            to_make
+                .send(Wanted {
+                    id,
+                    generation,
+                    key,
+                    file,
+                })
+                .unwrap();
+        }
+        let patience = Duration::from_secs(60);
+        assert_eq!(made.recv_timeout(patience).unwrap().generation, 10);
+        std::fs::write(&go_on, "").unwrap();
+        assert_eq!(made.recv_timeout(patience).unwrap().generation, LARGE_BYTES);
+        shutdown.request();
+        thread.join().unwrap();
     }
 
     /// Checks that every binary has a name of its own that can be part of a path, however long its build id is.

@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use object::ReadCache;
@@ -99,15 +101,14 @@ fn confine() -> rustix::io::Result<()> {
     )
 }
 
-/// Where tables come from: the kept ones, and a worker for the others.
-#[derive(Debug)]
+/// Where tables come from: the kept ones, and a worker for the others. Clones have the kept ones and the counts in common, so that
+/// several threads can make tables at once, of different binaries.
+#[derive(Debug, Clone)]
 pub struct Maker {
     command: Vec<OsString>,
-    kept: Kept,
-    /// Tables made. Healthy: as many as binaries are met for the first time.
-    pub made: u64,
-    /// Binaries of which no table could be made. Healthy: a few, without frame information.
-    pub refused: u64,
+    kept: Arc<Mutex<Kept>>,
+    made: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
 }
 
 impl Maker {
@@ -115,40 +116,50 @@ impl Maker {
     pub fn new(command: Vec<OsString>, kept: Kept) -> Self {
         Self {
             command,
-            kept,
-            made: 0,
-            refused: 0,
+            kept: Arc::new(Mutex::new(kept)),
+            made: Arc::default(),
+            refused: Arc::default(),
         }
     }
 
-    /// Returns the kept tables.
-    pub fn kept(&self) -> &Kept {
-        &self.kept
+    /// Returns the kept tables, which nobody else reaches meanwhile.
+    pub fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many tables were made. Healthy: as many as binaries are met for the first time.
+    pub fn made(&self) -> u64 {
+        self.made.load(Relaxed)
+    }
+
+    /// Returns of how many binaries no table could be made. Healthy: a few, without frame information.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
     }
 
     /// Returns the kept table of a binary.
-    pub fn known(&mut self, key: &str) -> Option<Vec<u8>> {
-        self.kept.get(key)
+    pub fn known(&self, key: &str) -> Option<Vec<u8>> {
+        self.kept().get(key)
     }
 
     /// Returns the table of a binary, kept or made now.
     ///
     /// # Errors
     /// [`UnwindError`] says why there is none.
-    pub fn table(&mut self, key: &str, binary: File) -> Result<Vec<u8>, UnwindError> {
-        if let Some(table) = self.kept.get(key) {
+    pub fn table(&self, key: &str, binary: File) -> Result<Vec<u8>, UnwindError> {
+        if let Some(table) = self.known(key) {
             return Ok(table);
         }
         let result = self.make(key, binary);
         match result {
-            Ok(_) => self.made += 1,
-            Err(_) => self.refused += 1,
-        }
+            Ok(_) => self.made.fetch_add(1, Relaxed),
+            Err(_) => self.refused.fetch_add(1, Relaxed),
+        };
         result
     }
 
-    fn make(&mut self, key: &str, mut binary: File) -> Result<Vec<u8>, UnwindError> {
-        let new = self.kept.begin(key)?;
+    fn make(&self, key: &str, mut binary: File) -> Result<Vec<u8>, UnwindError> {
+        let new = self.kept().begin(key)?;
         let started = |source| UnwindError::Start { source };
         // The position is shared with whoever else has it open.
         io::Seek::rewind(&mut binary).map_err(started)?;
@@ -183,7 +194,7 @@ impl Maker {
                 how: format!("was stopped after {} s", DEADLINE.as_secs()),
             }),
             (Err(source), _) => Err(UnwindError::Start { source }),
-            (_, Some(0)) => self.kept.finish(new),
+            (_, Some(0)) => self.kept().finish(new),
             (_, Some(NOT_ELF)) => Err(UnwindError::NotElf),
             (_, Some(NO_FRAME_INFO)) => Err(UnwindError::NoFrameInfo),
             (_, Some(OTHER)) => Err(UnwindError::Worker {

@@ -52,7 +52,7 @@ fn tables(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_table_is_made_once() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(mut maker_before) = maker(folder.path(), 1 << 30) else {
+    let Some(maker_before) = maker(folder.path(), 1 << 30) else {
         return;
     };
     let made = maker_before.table("own", own()).unwrap();
@@ -62,10 +62,10 @@ fn a_table_is_made_once() {
         "another table than this process makes"
     );
     assert!(maker_before.table("own", own()).unwrap() == made);
-    assert_eq!(maker_before.made, 1);
-    let mut after = maker(folder.path(), 1 << 30).unwrap();
+    assert_eq!(maker_before.made(), 1);
+    let after = maker(folder.path(), 1 << 30).unwrap();
     assert!(after.table("own", own()).unwrap() == made);
-    assert_eq!((after.made, after.kept().len()), (0, 1));
+    assert_eq!((after.made(), after.kept().len()), (0, 1));
 }
 
 /// Checks that what is no binary, has nothing to read, or is a directory, is an answer with its reason, and leaves nothing
@@ -73,7 +73,7 @@ fn a_table_is_made_once() {
 #[test]
 fn refusals_have_their_reasons() {
     let (folder, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let Some(mut maker) = maker(folder.path(), 1 << 30) else {
+    let Some(maker) = maker(folder.path(), 1 << 30) else {
         return;
     };
     let text = file_of(files.path(), b"#!/bin/sh\nexit 0\n");
@@ -90,7 +90,7 @@ fn refusals_have_their_reasons() {
     assert!(maker.table("directory", directory).is_err());
     let error = maker.table("../escape", own()).unwrap_err();
     assert!(matches!(error, UnwindError::BadKey { .. }), "{error}");
-    assert_eq!((maker.made, maker.refused), (0, 5));
+    assert_eq!((maker.made(), maker.refused()), (0, 5));
     assert_eq!(tables(folder.path()), Vec::<PathBuf>::new());
 }
 
