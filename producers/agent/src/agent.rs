@@ -147,6 +147,9 @@ pub fn run_with(
         threads.push(start("requests", shutdown, move || {
             requests::run(place, &bus, memory, &proof, &asked, auditor, &token)
         })?);
+    } else {
+        // Spooling ends when nobody is left who could say anything.
+        drop(auditor);
     }
     threads.push(start("spooling", shutdown, move || spooling.run(&from_sampling))?);
     if let Some(publishing) = publishing {
