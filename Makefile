@@ -1,8 +1,8 @@
 # Everything a person types. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo up down test lint fuzz-stacks images up-containers down-containers deb bench-agent bench-unwind \
-  bench-wire bench-pipeline bench-storage bench-symbols bench-sampling bench-stacks bench-deploy bench-on-demand
+.PHONY: help setup build demo up down test test-containers lint fuzz-stacks images up-containers down-containers deb bench-agent \
+  bench-unwind bench-wire bench-pipeline bench-storage bench-symbols bench-sampling bench-stacks bench-deploy bench-on-demand
 
 export STROBE_HOME ?= $(CURDIR)/.strobe
 DEMO_SECONDS ?= 20
@@ -42,6 +42,9 @@ deb: build ## Build the Debian packages strobe-agent and strobe
 
 test: setup ## Run every test that this machine can run, and say which were skipped and why
 	@infra/test.sh
+
+test-containers: build ## Run the journeys with every part in a container, where an engine and the images are there
+	@infra/test-containers.sh
 
 lint: setup ## What the continuous integration asks of the source
 	cargo fmt --all -- --check

@@ -70,6 +70,7 @@ read -ra names <<<"$(measuring)"
 step "units, properties, real parts, journeys" cargo_test --lib --bins "${names[@]/#/--test=}"
 step "journeys that wait, beside one another" waiting
 step "packages" infra/deb/test.sh
+step "journeys in containers" infra/test-containers.sh
 
 passed=0 failed=0
 while read -r p f; do

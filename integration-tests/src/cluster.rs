@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
+use crate::backend::Backend;
+use crate::container;
 use crate::stack::{Service, Turn, fresh_folder, tail};
 use crate::{Need, Part, executable, missing, skipped};
 
@@ -41,7 +43,11 @@ pub fn journey(name: &str, needs: &[Need], test: impl FnOnce(&Cluster) -> Result
         Need::Program("setpriv"),
         Need::Program("curl"),
     ];
-    if let Some(reason) = missing(&always).or_else(|| missing(needs)) {
+    let backend = Backend::chosen()?;
+    if let Some(reason) = missing(&always)
+        .or_else(|| missing(needs))
+        .or_else(|| backend.missing())
+    {
         skipped(name, &reason);
         return Ok(());
     }
@@ -79,6 +85,9 @@ impl Cluster {
             strobe: Mutex::default(),
             agent: Mutex::default(),
         };
+        if cluster.turn.stack()?.backend == Backend::Containers {
+            std::os::unix::fs::chown(&cluster.folder, Some(container::USER), Some(container::USER))?;
+        }
         cluster.write_first_config()?;
         // A broker that has just answered for the first time may not yet count itself among those that can hold topics.
         let applied = cluster.wait_for("topics can be made", || {
@@ -98,6 +107,9 @@ impl Cluster {
         let bootstrap = text(&format_args!("127.0.0.1:{}", stack.kafka_port));
         let symbols = file(self.path("symbols"));
         fs::create_dir_all(self.path("symbols"))?;
+        if stack.backend == Backend::Containers {
+            std::os::unix::fs::chown(self.path("symbols"), Some(container::USER), Some(container::USER))?;
+        }
         let prefix = text(&format_args!("{}.", self.name));
         let common = [
             ("bus", "bootstrap", bootstrap.clone()),
@@ -315,12 +327,9 @@ impl Cluster {
     /// # Errors
     /// Where it cannot be started.
     pub fn run(&self, role: &str, fail_at: Option<&str>) -> Result<Part> {
-        let mut command = Command::new(executable("strobe")?);
-        command
-            .arg("--config")
-            .arg(self.path("strobe.toml"))
-            .args(["run", role]);
-        self.start_part(role, command, fail_at)
+        let config = self.path("strobe.toml").display().to_string();
+        let variables: Vec<(&str, &str)> = fail_at.iter().map(|point| ("STROBE_FAIL_AT", *point)).collect();
+        self.start_part(role, "strobe", &["--config", &config, "run", role], &variables)
     }
 
     /// Starts the agent with more arguments; `fail_at` names the point at which it crashes.
@@ -337,29 +346,41 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::agent`].
     pub fn agent_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Part> {
-        let mut command = Command::new(executable("strobe-agent")?);
-        self.agent_of(&mut command, arguments, variables)
+        let config = self.path("agent.toml").display().to_string();
+        let arguments = [&["run", "--config", &config], arguments].concat();
+        self.start_part("agent", "strobe-agent", &arguments, variables)
     }
 
-    fn agent_of(
+    fn start_part(
         &self,
-        command: &mut Command,
+        name: &str,
+        program: &str,
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<Part> {
-        command
-            .args(["run", "--config"])
-            .arg(self.path("agent.toml"))
-            .args(arguments)
-            .envs(variables.iter().copied());
-        Part::start("agent", command, &self.path("agent.log"))
-    }
-
-    fn start_part(&self, name: &str, mut command: Command, fail_at: Option<&str>) -> Result<Part> {
-        if let Some(point) = fail_at {
-            command.env("STROBE_FAIL_AT", point);
+        let log = self.path(&format!("{name}.log"));
+        let stack = self.turn.stack()?;
+        if stack.backend == Backend::Native {
+            let mut command = Command::new(executable(program)?);
+            command.args(arguments).envs(variables.iter().copied());
+            return Part::start(name, &command, &log);
         }
-        Part::start(name, &command, &self.path(&format!("{name}.log")))
+        let mut folders = vec![(self.folder.as_path(), self.folder.display().to_string())];
+        let passwords = stack.path("passwords");
+        if program == "strobe" {
+            folders.push((&passwords, passwords.display().to_string()));
+        }
+        let plan = container::Plan {
+            image: if program == "strobe" { "strobe" } else { "agent" },
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            variables: variables
+                .iter()
+                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            folders,
+            log: &log,
+        };
+        Part::contained(name, &plan)
     }
 
     /// Waits until `condition` holds.

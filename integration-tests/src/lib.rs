@@ -3,9 +3,14 @@
 //! * [`journey`] runs a test in a [`Cluster`] of its own: topics with a prefix, a database, a folder, configuration files.
 //! * Broker and engine are one [`stack`] for all tests of a test binary, which take turns. A guardian process ends them when
 //!   the binary ends, however it ends; a [`Part`] ends with the thread that started it.
+//! * All of it runs as processes of this host, or, with `STROBE_TEST_BACKEND=containers`, in containers of the images that
+//!   `make images` builds: one [`Backend`] or the other, the same journeys.
 //! * What cannot run here is printed as `skipped: NAME: REASON`; what fails shows the ends of the logs and keeps its folder.
 
+pub mod backend;
 pub mod cluster;
+#[cfg_attr(not(feature = "containers"), path = "no_container.rs")]
+pub mod container;
 pub mod needs;
 pub mod part;
 pub mod stack;
@@ -15,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+pub use backend::Backend;
 pub use cluster::{Cluster, User, journey};
 pub use needs::{Need, missing};
 pub use part::Part;

@@ -6,11 +6,21 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, test_kill_process};
 
+use crate::backend::Backend;
+use crate::container::{self, Container};
 use crate::{home, repository};
+
+/// Longest wait for the first answer of a service in a container.
+const START: Duration = Duration::from_secs(60);
+/// Longest wait for the end of one: the engine lets requests finish for 30 s.
+const END: Duration = Duration::from_secs(45);
+/// Pause between two looks.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Broker and engine. They may be killed and started again; their data stays.
 pub struct Stack {
@@ -19,6 +29,9 @@ pub struct Stack {
     pub kafka_port: u16,
     /// The engine's port.
     pub engine_port: u16,
+    /// Where both run.
+    pub backend: Backend,
+    containers: Mutex<[Option<Container>; 2]>,
     // Its standard input closes with this process: then it ends what was started here and removes the folder.
     _guardian: Option<Child>,
 }
@@ -86,6 +99,8 @@ impl Stack {
             folder: fresh_folder("stack")?,
             kafka_port: free_ports()?,
             engine_port: free_ports()?,
+            backend: Backend::chosen()?,
+            containers: Mutex::default(),
             _guardian: None,
         };
         let quoted = |words: Vec<String>| {
@@ -97,11 +112,15 @@ impl Stack {
         guardian
             .args([
                 "-c",
-                "read -r _; cd /; eval \"$1\"; eval \"$2\"; rm -rf -- \"$3\"",
+                "read -r _; cd /; eval \"$1\"; eval \"$2\"; eval \"$4\"; rm -rf -- \"$3\"",
                 "guardian",
             ])
             .args(kills)
             .arg(&stack.folder)
+            .arg(match stack.backend {
+                Backend::Native => ":".to_owned(),
+                Backend::Containers => container::removal(),
+            })
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -135,6 +154,13 @@ impl Stack {
     /// # Errors
     /// With what its script says.
     pub fn run(&self, service: Service, command: &str) -> Result<()> {
+        match self.backend {
+            Backend::Native => self.run_script(service, command),
+            Backend::Containers => self.run_container(service, command),
+        }
+    }
+
+    fn run_script(&self, service: Service, command: &str) -> Result<()> {
         let words = self.command(service, command);
         let output = Command::new(&words[0])
             .args(&words[1..])
@@ -149,9 +175,87 @@ impl Stack {
         Ok(())
     }
 
+    fn run_container(&self, service: Service, command: &str) -> Result<()> {
+        let mut containers = self.containers.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &mut containers[service as usize];
+        match (command, slot.as_mut()) {
+            ("start", Some(container)) if container.runs() => {}
+            ("start", Some(container)) => container.start_again()?,
+            ("start", None) => *slot = Some(self.first_container(service)?),
+            ("stop", Some(container)) => container.stop(END)?,
+            ("kill", Some(container)) => {
+                container.signal("KILL")?;
+                container.ended(END)?;
+            }
+            (other, _) => bail!("{} cannot {other}", service.name()),
+        }
+        if command == "start" {
+            self.wait_for_answer(service)?;
+        }
+        Ok(())
+    }
+
+    fn first_container(&self, service: Service) -> Result<Container> {
+        let (port, log) = match service {
+            Service::Broker => (self.kafka_port, self.path("broker.log")),
+            Service::Engine => (self.engine_port, self.path("engine.log")),
+        };
+        let mut arguments = vec!["run".to_owned(), "--host".into(), "127.0.0.1".into()];
+        arguments.extend(["--port".to_owned(), port.to_string()]);
+        let mut folders = Vec::new();
+        let passwords = self.path("passwords");
+        if service == Service::Broker {
+            arguments.extend(["--heap", "384m"].map(str::to_owned));
+        } else {
+            fs::create_dir_all(&passwords)?;
+            std::os::unix::fs::chown(&passwords, Some(container::USER), Some(container::USER))?;
+            for user in ["writer", "reader"] {
+                arguments.push(format!("--{user}-password-file"));
+                arguments.push(format!("/passwords/{user}.password"));
+            }
+            folders.push((passwords.as_path(), "/passwords".to_owned()));
+        }
+        let plan = container::Plan {
+            image: service.name(),
+            arguments,
+            variables: Vec::new(),
+            folders,
+            log: &log,
+        };
+        Container::start(&plan)
+    }
+
+    fn wait_for_answer(&self, service: Service) -> Result<()> {
+        let deadline = Instant::now() + START;
+        let answers = || match service {
+            Service::Broker => Command::new(Service::Broker.script())
+                .args(["ping", "--port", &self.kafka_port.to_string()])
+                .stdin(Stdio::null())
+                .output()
+                .is_ok_and(|output| output.status.success()),
+            Service::Engine => Command::new("curl")
+                .args(["-fsS", "--max-time", "2"])
+                .arg(format!("http://127.0.0.1:{}/ping", self.engine_port))
+                .output()
+                .is_ok_and(|output| output.status.success()),
+        };
+        while !answers() {
+            ensure!(
+                Instant::now() < deadline,
+                "{} does not answer after {START:?}",
+                service.name()
+            );
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
     /// Returns the file with the password of the engine's `writer` or `reader`.
     pub fn password_file(&self, user: &str) -> PathBuf {
-        self.path(&format!("engine.data.{user}.password"))
+        match self.backend {
+            Backend::Native => self.path(&format!("engine.data.{user}.password")),
+            Backend::Containers => self.path(&format!("passwords/{user}.password")),
+        }
     }
 
     /// Returns a file of the stack.

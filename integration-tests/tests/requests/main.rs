@@ -111,7 +111,7 @@ fn a_burst_ends_request_by_request() -> Result<()> {
         let known = ["finished", "joined", "refused", "expired", "lost"];
         ensure!(count.keys().all(|phase| known.contains(phase)), "{count:?}");
         prove(&told, &requests, hosts)?;
-        let resident = resident_bytes(trigger.pid())?;
+        let resident = resident_bytes(trigger.pid()?)?;
         ensure!(resident < RESIDENT_MAX, "the trigger holds {resident} bytes");
         Ok(())
     })
