@@ -146,12 +146,14 @@ fn a_binary_with_millions_of_rows_is_walked_through() {
         .iter()
         .filter(|sample| sample.end == StackEnd::Root as u8)
         .filter(|sample| {
-            let after = sample
+            // From the outside in: `_start` and what it calls, `main`, the piece. Whether it was taken in `back`, in the piece itself, or in the
+            // kernel that fetched the piece's page.
+            let mut outer = sample
                 .frames
                 .iter()
-                .skip_while(|frame| Path::new(&frame.path) != library);
-            let before = sample.frames.first().map(|frame| Path::new(&frame.path));
-            before == Some(&*victim) && after.count() >= 2
+                .take_while(|frame| Path::new(&frame.path) != library)
+                .map(|frame| Path::new(&frame.path));
+            outer.next() == Some(&*victim) && outer.last() == Some(&*victim)
         });
     let whole = whole.count();
     let mut places: Vec<u64> = settled
@@ -175,6 +177,6 @@ fn a_binary_with_millions_of_rows_is_walked_through() {
         places.len()
     );
     assert!(settled.len() > 200, "{} samples", settled.len());
-    assert!(whole * 100 >= settled.len() * 98, "{whole} of {}", settled.len());
+    assert!(whole * 100 >= settled.len() * 99, "{whole} of {}", settled.len());
     assert!(places.len() > 100, "{} places", places.len());
 }
