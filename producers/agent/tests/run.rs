@@ -49,7 +49,7 @@ fn accounts(place: &Place) -> BTreeMap<String, Account> {
                     _ => account.last = Some(event),
                 }
             }
-            Spooled::Coverage(_) | Spooled::Host(_) => {}
+            Spooled::Coverage(_) | Spooled::Host(_) | Spooled::Audit(_) => {}
         }
     }
     runs

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::inside::{Inside, Victim, ask, end_of, wait_for_start};
 use common::{Place, Spooled};
 use strobe_agent::runner::How;
-use strobe_event::{RunEvent, RunState};
+use strobe_event::{AuditAction, AuditRecord, RunEvent, RunState};
 
 /// Runs `strobe-agent stop` or `start`, as somebody would beside an agent that may or may not run.
 fn say(place: &Place, arguments: &[&str]) -> String {
@@ -32,8 +32,16 @@ fn events(place: &Place) -> Vec<RunEvent> {
     events.collect()
 }
 
+fn audited(place: &Place) -> Vec<AuditRecord> {
+    let records = place.spooled().into_iter().filter_map(|(_, _, what)| match what {
+        Spooled::Audit(record) => Some(*record),
+        _ => None,
+    });
+    records.collect()
+}
+
 /// Checks that `strobe-agent stop` ends what runs within a second, whoever asked for it, and lets nothing begin; that this outlasts a
-/// restart; and that `strobe-agent start` lets it go on. No bus is there all the while.
+/// restart and is audited; and that `strobe-agent start` lets it go on. No bus is there all the while.
 #[test]
 fn stop_ends_all_profiling_within_a_second_and_outlasts_a_restart() {
     let _alone = common::alone();
@@ -71,6 +79,8 @@ fn stop_ends_all_profiling_within_a_second_and_outlasts_a_restart() {
         "{}",
         continuous[1].detail
     );
+    let said: Vec<u8> = audited(&place).iter().map(|record| record.action).collect();
+    assert_eq!(said, [AuditAction::Stop as u8]);
     let before = place.batches().len();
 
     let again = Inside::start(&place);
@@ -88,6 +98,8 @@ fn stop_ends_all_profiling_within_a_second_and_outlasts_a_restart() {
     again.end();
     assert!(place.batches().len() > before);
     assert!(say(&place, &["start"]).contains("was not stopped"));
+    let said: Vec<u8> = audited(&place).iter().map(|record| record.action).collect();
+    assert_eq!(said.last(), Some(&(AuditAction::Start as u8)));
 }
 
 /// Checks, with two busy CPUs sampled 4,999 times a second and a budget of half a per cent of one, that the agent samples more slowly

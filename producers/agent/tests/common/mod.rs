@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use strobe_agent::envelope;
 use strobe_bus::Topic;
-use strobe_event::{CoverageRecord, HostRecord, RawBatch, RunEvent, codec};
+use strobe_event::{AuditRecord, CoverageRecord, HostRecord, RawBatch, RunEvent, codec};
 
 /// An odd rate at which half a second is enough to see every phase of a victim.
 pub const FREQUENCY: u32 = 997;
@@ -165,6 +165,7 @@ impl Place {
                 Topic::Runs => Spooled::Event(Box::new(codec::decode_framed(opened.value).unwrap())),
                 Topic::Coverage => Spooled::Coverage(Box::new(codec::decode_framed(opened.value).unwrap())),
                 Topic::Hosts => Spooled::Host(Box::new(codec::decode_framed(opened.value).unwrap())),
+                Topic::Audit => Spooled::Audit(Box::new(codec::decode_framed(opened.value).unwrap())),
                 _ => {
                     let batch: RawBatch = codec::decode_framed(opened.value).unwrap();
                     batch.validate().unwrap();
@@ -213,6 +214,7 @@ pub enum Spooled {
     Event(Box<RunEvent>),
     Coverage(Box<CoverageRecord>),
     Host(Box<HostRecord>),
+    Audit(Box<AuditRecord>),
 }
 
 impl Agent {
