@@ -240,6 +240,10 @@ impl Service<'_> {
             return self.telemetry.other_slots.add(1);
         }
         let record = reported(meta, record, message.offset);
+        if self.world.desired(&record.target).is_none() {
+            // Of other services than those of which anything is desired: their windows would never be closed.
+            return;
+        }
         let fate = self.tune.take(record, bounds.slot, now_us());
         match fate {
             Fate::Counted | Fate::Repeated => {}
