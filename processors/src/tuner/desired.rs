@@ -17,6 +17,8 @@ pub struct Desires {
     signers: Arc<Signers>,
     base: SamplingConfig,
     in_force: Option<InForce>,
+    /// When the newest that was in force was made, microseconds since 1970: what it had replaced does not follow it once it has expired.
+    newest_us: u64,
     limits: LimitsConfig,
     audits: Vec<AuditRecord>,
     refused: u64,
@@ -29,6 +31,7 @@ impl Desires {
             signers,
             base: SamplingConfig::default(),
             in_force: None,
+            newest_us: 0,
             limits: LimitsConfig::default(),
             audits: Vec::new(),
             refused: 0,
@@ -43,11 +46,10 @@ impl Desires {
 
     /// Takes in what stands under the configuration's key, at `place` of the topic.
     pub fn take(&mut self, place: &str, value: Option<&[u8]>, now: SystemTime) {
-        let last_us = self.in_force.as_ref().map_or(0, |in_force| in_force.set.made_us);
         let opened = match value {
             None => Err(refused("unsigned", "nobody has signed that it is taken away")),
             Some(value) => match codec::decode_framed::<SignedConfig>(value) {
-                Ok(signed) => open(&signed, &self.signers, last_us, now),
+                Ok(signed) => open(&signed, &self.signers, self.newest_us, now),
                 Err(error) if error.is_oversized() => Err(refused("oversized", &error.to_string())),
                 Err(error) => Err(refused("undecodable", &error.to_string())),
             },
@@ -72,6 +74,7 @@ impl Desires {
                     ..record(&in_force.set.id.to_string())
                 };
                 self.audits.push(record);
+                self.newest_us = in_force.set.made_us;
                 self.in_force = Some(in_force);
             }
             Err(refused) => {
@@ -247,6 +250,19 @@ mod tests {
 
     fn rates(desires: &Desires) -> [Option<f64>; 2] {
         ["checkout", "ledger"].map(|service| desires.of(service, "cpu").map(|of| of.samples_per_hour))
+    }
+
+    /// Checks that what a newer configuration had replaced does not come back when that has expired, whoever puts it on the bus again.
+    #[test]
+    fn an_older_configuration_does_not_follow_a_newer_one_that_expired() {
+        let mut desires = desires();
+        let older = message(1, NOW_US - 1_000_000, 50_000);
+        desires.take("p@1", Some(&older), at(NOW_US));
+        desires.take("p@2", Some(&message(1, NOW_US, 30_000)), at(NOW_US));
+        desires.expire(at(NOW_US + 60_000_000));
+        assert_eq!(rates(&desires), [Some(1_000.0); 2]);
+        desires.take("p@3", Some(&older), at(NOW_US));
+        assert_eq!(rates(&desires), [Some(1_000.0); 2]);
     }
 
     /// Checks that a signed configuration counts for the services that it names and what was set for the others, that slots stay as

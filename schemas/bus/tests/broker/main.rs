@@ -57,7 +57,7 @@ fn topics_apply_is_idempotent_and_keeps_partitions() {
     };
     let run = |bus: &strobe_bus::Bus, dry: bool| admin::apply(&bus.clone().validate().unwrap(), dry).unwrap();
     let planned = run(&bus, true);
-    assert_eq!(planned.len(), 15);
+    assert_eq!(planned.len(), 17);
     assert!(
         planned
             .iter()

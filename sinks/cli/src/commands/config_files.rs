@@ -242,7 +242,17 @@ fn on_bus(bus: &BusSettings) -> Result<Option<ConfigSet>, CliError> {
 
 /// Returns what differs from what is on the bus, a line each.
 fn differences(bus: &BusSettings, fleet: &Fleet) -> Result<Vec<String>, CliError> {
-    let before = on_bus(bus)?.and_then(|set| Fleet::read(&set.files).ok());
+    let before = match on_bus(bus) {
+        // What cannot be read says nothing: everything is new, and to apply it is the remedy.
+        Err(CliError::Unwell(why)) => {
+            eprintln!("strobe: {why}");
+            None
+        }
+        // What has expired is not in force, even where it says the same.
+        other => other?
+            .filter(|set| set.until_us > now_us())
+            .and_then(|set| Fleet::read(&set.files).ok()),
+    };
     let before = before.map(|before| before.sentences()).unwrap_or_default();
     Ok(difference(&before, &fleet.sentences()))
 }
