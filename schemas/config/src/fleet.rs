@@ -134,10 +134,15 @@ impl Fleet {
         &self.limits
     }
 
-    /// Returns the limits in force where `base` are those that were set otherwise: what an entry says counts, the rest stays.
+    /// Returns the limits in force where `base` are those that were set otherwise: each number that an entry says counts, the rest stays.
+    /// Whose a service is stays as it was set: an entry could else take it out of its team's limit.
     pub fn limits_over(&self, base: &LimitsConfig) -> LimitsConfig {
-        let says = |limit: &LimitConfig| limit.samples.or(limit.bus_bytes).or(limit.stored_bytes).is_some();
-        let over = |own: &LimitConfig, base: LimitConfig| if says(own) { *own } else { base };
+        let over = |own: &LimitConfig, base: LimitConfig| LimitConfig {
+            samples: own.samples.or(base.samples),
+            bus_bytes: own.bus_bytes.or(base.bus_bytes),
+            stored_bytes: own.stored_bytes.or(base.stored_bytes),
+            lifted_until_us: base.lifted_until_us,
+        };
         let mut limits = base.clone();
         limits.service = over(&self.limits.service, base.service);
         limits.fleet = over(&self.limits.fleet, base.fleet);
@@ -153,14 +158,16 @@ impl Fleet {
             };
             limits.services.insert(service.clone(), limit);
         }
-        let teams = self.limits.teams.iter();
-        limits
-            .teams
-            .extend(teams.map(|(team, limit)| (team.clone(), *limit)));
-        let team_of = self.limits.team_of.iter();
-        limits
-            .team_of
-            .extend(team_of.map(|(service, team)| (service.clone(), team.clone())));
+        for (team, own) in &self.limits.teams {
+            let known = base.teams.get(team).copied().unwrap_or_default();
+            limits.teams.insert(team.clone(), over(own, known));
+        }
+        for (service, team) in &self.limits.team_of {
+            limits
+                .team_of
+                .entry(service.clone())
+                .or_insert_with(|| team.clone());
+        }
         limits
     }
 
@@ -372,6 +379,9 @@ impl Reading {
 
     fn lift(&mut self, written: WrittenLift, place: (String, usize)) -> Result<(), String> {
         name("service", &written.service)?;
+        if written.service.contains('*') {
+            return Err("a lift is of one service: name it".into());
+        }
         if written.why.trim().is_empty() {
             return Err("`why` is empty: say why the limit is lifted".into());
         }

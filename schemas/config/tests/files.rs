@@ -191,7 +191,7 @@ fn limits_lie_over_those_that_were_set() {
     assert_eq!(limits.fleet, samples(9.0));
     assert_eq!(
         (limits.service.samples, limits.service.bus_bytes),
-        (None, Some(5.0))
+        (Some(8.0), Some(5.0))
     );
     assert_eq!(
         (limits.services["a"].samples, limits.services["a"].lifted_until_us),
