@@ -44,8 +44,8 @@ impl Desires {
         self.layer();
     }
 
-    /// Takes in what stands under the configuration's key, at `place` of the topic.
-    pub fn take(&mut self, place: &str, value: Option<&[u8]>, now: SystemTime) {
+    /// Takes in what stands under the configuration's key, at `place` of the topic, since `taken_us` by the broker's clock.
+    pub fn take(&mut self, place: &str, value: Option<&[u8]>, taken_us: u64, now: SystemTime) {
         let opened = match value {
             None => Err(refused("unsigned", "nobody has signed that it is taken away")),
             Some(value) => match codec::decode_framed::<SignedConfig>(value) {
@@ -85,7 +85,8 @@ impl Desires {
                 self.refused += 1;
                 self.audits.push(AuditRecord {
                     id: AuditId::of(&[b"tuner", place.as_bytes(), refused.reason.as_bytes()]),
-                    time_us: us(now),
+                    // Whoever reads it again says the same at the same time.
+                    time_us: taken_us,
                     proved: refused.principal.is_some(),
                     who: refused.principal.unwrap_or_default(),
                     outcome: AuditOutcome::Refused as u8,
@@ -157,8 +158,12 @@ impl Desires {
     }
 
     fn with_slots(&self, desired: &ProfilerConfig) -> ProfilerConfig {
+        let slot_s = self.slot_s().unwrap_or(desired.slot_s);
         ProfilerConfig {
-            slot_s: self.slot_s().unwrap_or(desired.slot_s),
+            slot_s,
+            // Files do not say how long slots are: a run that would be longer is as long as one.
+            run_max_s: desired.run_max_s.min(slot_s),
+            run_min_s: desired.run_min_s.min(slot_s),
             ..desired.clone()
         }
     }
@@ -235,9 +240,7 @@ mod tests {
             until_us: NOW_US + 60_000_000,
             files: vec![ConfigFile {
                 name: "a.toml".into(),
-                text: format!(
-                    "[[profile]]\nservice = \"checkout\"\nsamples_per_hour = {rate}\nrun_max = \"10s\"\n"
-                ),
+                text: format!("[[profile]]\nservice = \"checkout\"\nsamples_per_hour = {rate}\n"),
             }],
             ..ConfigSet::default()
         };
@@ -257,11 +260,11 @@ mod tests {
     fn an_older_configuration_does_not_follow_a_newer_one_that_expired() {
         let mut desires = desires();
         let older = message(1, NOW_US - 1_000_000, 50_000);
-        desires.take("p@1", Some(&older), at(NOW_US));
-        desires.take("p@2", Some(&message(1, NOW_US, 30_000)), at(NOW_US));
+        desires.take("p@1", Some(&older), NOW_US, at(NOW_US));
+        desires.take("p@2", Some(&message(1, NOW_US, 30_000)), NOW_US, at(NOW_US));
         desires.expire(at(NOW_US + 60_000_000));
         assert_eq!(rates(&desires), [Some(1_000.0); 2]);
-        desires.take("p@3", Some(&older), at(NOW_US));
+        desires.take("p@3", Some(&older), NOW_US, at(NOW_US));
         assert_eq!(rates(&desires), [Some(1_000.0); 2]);
     }
 
@@ -271,7 +274,7 @@ mod tests {
     fn a_signed_configuration_counts_until_it_expires() {
         let mut desires = desires();
         assert_eq!(rates(&desires), [Some(1_000.0); 2]);
-        desires.take("p@1", Some(&message(1, NOW_US, 30_000)), at(NOW_US));
+        desires.take("p@1", Some(&message(1, NOW_US, 30_000)), NOW_US, at(NOW_US));
         assert_eq!(rates(&desires), [Some(30_000.0), Some(1_000.0)]);
         assert_eq!(desires.of("checkout", "cpu").unwrap().slot_s, 30.0);
         assert_eq!(desires.limits().fleet.samples, Some(9.0));
@@ -280,7 +283,7 @@ mod tests {
         assert!(records[0].proved && records[0].who == "ann");
         // Read again after a restart, it is said again under the same name.
         let name = records[0].id;
-        desires.take("p@1", Some(&message(1, NOW_US, 30_000)), at(NOW_US));
+        desires.take("p@1", Some(&message(1, NOW_US, 30_000)), NOW_US, at(NOW_US));
         assert_eq!(desires.take_said().0[0].id, name);
         desires.expire(at(NOW_US + 59_000_000));
         assert_eq!(rates(&desires)[0], Some(30_000.0));
@@ -294,7 +297,7 @@ mod tests {
     #[test]
     fn what_is_refused_leaves_the_old_in_force() {
         let mut desires = desires();
-        desires.take("p@1", Some(&message(1, NOW_US, 30_000)), at(NOW_US));
+        desires.take("p@1", Some(&message(1, NOW_US, 30_000)), NOW_US, at(NOW_US));
         desires.take_said();
         let good = message(1, NOW_US + 1, 5);
         let mut oversized = Vec::new();
@@ -310,12 +313,12 @@ mod tests {
             (Some(b"{}"), "undecodable"),
         ];
         for (at_offset, (value, reason)) in cases.into_iter().enumerate() {
-            desires.take(&format!("p@{at_offset}"), value, at(NOW_US));
+            desires.take(&format!("p@{at_offset}"), value, NOW_US, at(NOW_US));
             let (records, refused) = desires.take_said();
             assert_eq!((records[0].reason.as_str(), refused), (reason, 1));
             assert_eq!(rates(&desires), [Some(30_000.0), Some(1_000.0)], "{reason}");
         }
-        desires.take("p@9", Some(&good), at(NOW_US));
+        desires.take("p@9", Some(&good), NOW_US, at(NOW_US));
         assert_eq!(rates(&desires)[0], Some(5.0));
     }
 }

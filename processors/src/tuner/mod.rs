@@ -40,6 +40,8 @@ const COMMIT_EVERY: Duration = Duration::from_secs(5);
 const LAG_EVERY: Duration = Duration::from_secs(10);
 /// Shortest time between two questions whether anything is desired by now.
 const LEARN_EVERY: Duration = Duration::from_secs(1);
+/// The same after the bus has not answered: each question may then take ten seconds.
+const LEARN_AGAIN: Duration = Duration::from_secs(60);
 /// Pause before a position is asked for again.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -178,7 +180,8 @@ impl Service<'_> {
     /// Goes on from the states on the bus, and reads coverage from before what was committed.
     fn start_over(&mut self, partitions: &[Partition]) -> Result<(), ProcessorError> {
         self.forget();
-        self.world.catch_up_at_last(self.shutdown)?;
+        self.world
+            .catch_up_at_last(self.shutdown, || self.telemetry.pulse.beat())?;
         for (target, known) in self.world.tuners() {
             self.tune.restore(target, known);
         }
@@ -262,8 +265,14 @@ impl Service<'_> {
         if known.is_some() || Instant::now() < self.learn_at {
             return known;
         }
-        self.learn_at = Instant::now() + LEARN_EVERY;
-        if let Err(error) = self.world.catch_up() {
+        let learned = self.world.catch_up();
+        // From its end on, since the records behind this one must not wait each.
+        self.learn_at = Instant::now()
+            + match learned {
+                Ok(()) => LEARN_EVERY,
+                Err(_) => LEARN_AGAIN,
+            };
+        if let Err(error) = learned {
             tracing::warn!(%error, profiler, "whether anything is desired is asked for again");
         }
         self.world.bounds(profiler)

@@ -69,7 +69,7 @@ impl World {
             match opened {
                 Ok(readers) => {
                     self.readers = Some(readers);
-                    return self.catch_up_at_last(shutdown);
+                    return self.catch_up_at_last(shutdown, || ());
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the tables cannot be read yet");
@@ -99,14 +99,18 @@ impl World {
         self.each(|reader, take| reader.catch_up_now(take))
     }
 
-    /// Like [`World::catch_up`], again and again while the bus has trouble that passes, until the wish to stop.
+    /// Like [`World::catch_up`], again and again while the bus has trouble that passes, until the wish to stop; `beat` is called each time.
     ///
     /// # Errors
     /// As [`Compacted::catch_up_now`], where waiting does not heal it.
-    pub fn catch_up_at_last(&mut self, shutdown: &Shutdown) -> Result<(), ProcessorError> {
+    pub fn catch_up_at_last(&mut self, shutdown: &Shutdown, beat: impl Fn()) -> Result<(), ProcessorError> {
         loop {
+            beat();
             match self.catch_up() {
-                Err(error) if error.is_transient() && !shutdown.is_requested() => {
+                Err(error) if error.is_transient() => {
+                    if shutdown.is_requested() {
+                        return Ok(());
+                    }
                     tracing::warn!(%error, "the tables are read again");
                     shutdown.wait_timeout(RETRY);
                 }
@@ -175,7 +179,9 @@ impl World {
             }
             (_, value) if key == CONFIG_KEY => {
                 let place = format!("{}@{}", message.partition, message.offset);
-                self.desires.take(&place, value.as_deref(), SystemTime::now());
+                let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
+                self.desires
+                    .take(&place, value.as_deref(), taken_us, SystemTime::now());
             }
             _ => {}
         }
