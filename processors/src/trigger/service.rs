@@ -440,11 +440,12 @@ impl Service<'_> {
                 let phase = Phase::from_code(state.phase).map_or("?", Phase::name);
                 tracing::info!(request = %state.id, host = state.host, phase, late = state.late, detail = state.detail, "request");
             }
-            let topic = Arc::clone(&self.requests);
-            self.send(&topic, state.id.0.to_vec(), codec::encode_framed(&state)?);
+            // First: whoever takes over and finds the state does not say its end again.
             if let Some(record) = audit::end(&state, self.book.request(state.id)) {
                 self.put_audit(&record)?;
             }
+            let topic = Arc::clone(&self.requests);
+            self.send(&topic, state.id.0.to_vec(), codec::encode_framed(&state)?);
         }
         Ok(())
     }
@@ -459,6 +460,7 @@ impl Service<'_> {
         };
         while let Err(WindowFull(back)) = self.producer.push(self.sent, message) {
             message = back;
+            self.telemetry.pulse.beat();
             for outcome in self.producer.poll(Duration::from_millis(100)) {
                 complain(&outcome);
             }
@@ -479,7 +481,7 @@ impl Service<'_> {
         self.audit_question(message, |name| {
             audit::unreadable(
                 name,
-                &message.partition.to_string(),
+                &format!("{}@{}", message.partition, message.offset),
                 reason,
                 &why.to_string(),
                 taken_us,
