@@ -248,7 +248,7 @@ mod tests {
                 inode: Some(((0, 0), bytes, 0)),
             };
             let (Backing::File(id), generation) = (files.backing(&mapped), bytes) else {
-                continue;
+                panic!("{name} is a file");
             };
             to_make
                 .send(Wanted {

@@ -181,10 +181,13 @@ impl Desk {
 
     /// Takes back the words that could not be noted: they are not said, and forgotten.
     pub fn take_back(&mut self) {
+        let audits = &mut self.audits;
         self.reports.retain(|report| {
             report.phase != Phase::Accepted as u8 || {
                 self.in_hand.remove(&report.id);
-                self.remembered.remove(&report.id.to_string());
+                let name = report.id.to_string();
+                self.remembered.remove(&name);
+                audits.retain(|said| said.subject != name || said.outcome != AuditOutcome::Allowed as u8);
                 false
             }
         });

@@ -79,6 +79,7 @@ pub struct Requests<'a> {
     proof: &'a dyn Prove,
     runs: &'a dyn Runs,
     auditor: Auditor,
+    shutdown: &'a Shutdown,
 }
 
 /// Follows the requests on the bus until the wish to stop. While the bus is away, what is in hand goes on; where the agent may not
@@ -106,6 +107,7 @@ pub fn run(
         proof,
         runs,
         auditor,
+        shutdown,
     };
     while !shutdown.is_requested() {
         if let Err(error) = requests.follow(&bus, shutdown) {
@@ -117,7 +119,14 @@ pub fn run(
     // Whoever asked hears it from this life, not from the deadline.
     requests.stop_all();
     requests.turn();
-    for outcome in requests.producer.flush(FLUSH_WAIT) {
+    let Requests {
+        mut producer,
+        auditor,
+        ..
+    } = requests;
+    // Spooling waits until nobody can say anything any more: not for the broker.
+    drop(auditor);
+    for outcome in producer.flush(FLUSH_WAIT) {
         complain(&outcome);
     }
     Ok(())
@@ -205,6 +214,10 @@ impl Requests<'_> {
                 payload: Some(value.into()),
             };
             while let Err(WindowFull(back)) = self.producer.push(self.sent, message) {
+                if self.shutdown.is_requested() {
+                    tracing::warn!(request = %report.id, "a report is lost: the bus was away when the agent ended");
+                    break;
+                }
                 message = back;
                 self.acknowledged(Duration::from_millis(100));
             }
