@@ -70,8 +70,8 @@ struct CpuState {
     unwatched: u64,
     enabled_ns: u64,
     running_ns: u64,
-    /// By the kernel's account of the CPU.
-    idle_ns: u64,
+    /// By the kernel's account of the CPU, once that was read.
+    idle_ns: Option<u64>,
 }
 
 impl CpuState {
@@ -377,14 +377,18 @@ impl Builder {
             let (enabled_before, enabled_ns) = part(state.enabled_ns, enabled_ns, share);
             let (running_before, running_ns) = part(state.running_ns, running_ns, share);
             let running = running_ns - running_before;
-            // The kernel lets its account of waiting for disks go back now and then.
-            let idle_ns = totals.idle_ns.get(&cpu).copied().unwrap_or_default();
-            let (idle_ns_before, idle_ns) = part(state.idle_ns, idle_ns.max(state.idle_ns), share);
             let (found_idle, others) = (idle - idle_before, unwatched - unwatched_before + passed);
-            let missed = frequency_hz.map_or(0, |hz| {
-                let ticks = taken + others + found_idle;
-                missed_idle_ticks(ticks, found_idle, running, idle_ns - idle_ns_before, hz)
-            });
+            let ticks = taken + others + found_idle;
+            let account = state.idle_ns.zip(totals.idle_ns.get(&cpu).copied());
+            // The kernel lets its account of waiting for disks go back now and then.
+            let account = account.map(|(before, now)| part(before, now.max(before), share));
+            let missed = match (account, frequency_hz) {
+                (Some((before, now)), Some(hz)) => {
+                    missed_idle_ticks(ticks, found_idle, running, now - before, hz)
+                }
+                _ => 0,
+            };
+            let idle_ns = account.map(|(_, now)| now).or(totals.idle_ns.get(&cpu).copied());
             let counts = CpuCounts {
                 cpu,
                 taken,
@@ -421,7 +425,7 @@ impl Builder {
             (state.enabled_ns, state.running_ns) = (times.enabled_ns, times.running_ns);
         }
         for (&cpu, &idle_ns) in &totals.idle_ns {
-            self.cpus.entry(cpu).or_default().idle_ns = idle_ns;
+            self.cpus.entry(cpu).or_default().idle_ns = Some(idle_ns);
         }
     }
 

@@ -160,6 +160,11 @@ fn an_idle_cpu_that_does_not_tick_is_counted_as_idle() {
     let (mut builder, mut stacks, mut vocabulary) =
         (Builder::new(0), KnownStacks::default(), Vocabulary::default());
     let stack = stacks.add(&[], StackEnd::Root);
+    let before = Totals {
+        idle_ns: [(0, 7_000_000_000)].into(),
+        ..Totals::default()
+    };
+    builder.begin(0, &before);
     for sample in 0..100 {
         let held = held(sample, 1, 0, sample + 1);
         builder.push(&held, stack, &stacks, &mut vocabulary, || placed("x"));
@@ -178,7 +183,7 @@ fn an_idle_cpu_that_does_not_tick_is_counted_as_idle() {
         at_ns: 1_000_000_000,
         counters: [(0, counters)].into(),
         times: [(0, times)].into(),
-        idle_ns: [(0, 850_000_000)].into(),
+        idle_ns: [(0, 7_850_000_000)].into(),
     };
     let closing = Closing {
         run: &run(),

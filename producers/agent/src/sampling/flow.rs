@@ -1,7 +1,9 @@
 //! What the samples of one run after another go through, from their ring to their batches. Several stand side by side, each with
 //! its own ring, stacks and batch, so that none takes another's room; what is known of processes and files is common.
 
-use strobe_bpf::{ImageIdentity, Sampler, monotonic_ns};
+use std::collections::BTreeMap;
+
+use strobe_bpf::{EventTimes, ImageIdentity, Sampler, monotonic_ns};
 use strobe_event::DropReason;
 use strobe_sampling::ticks::is_ticking;
 
@@ -96,7 +98,14 @@ impl Flow {
     /// Returns what the kernel has counted of the run until now, or until the events were stopped.
     pub(super) fn totals(&self) -> Totals {
         let mut totals = self.all_totals(&self.run);
-        totals.times = self.run.within_its_span(totals.times, totals.at_ns);
+        let ran = self.run.within_its_span(totals.times.clone(), totals.at_ns);
+        for (cpu, idle_ns) in &mut totals.idle_ns {
+            // What was outside of the span may have been idle; it is not of the run.
+            let enabled_ns =
+                |times: &BTreeMap<u32, EventTimes>| times.get(cpu).map_or(0, |times| times.enabled_ns);
+            *idle_ns = idle_ns.saturating_sub(enabled_ns(&totals.times).saturating_sub(enabled_ns(&ran)));
+        }
+        totals.times = ran;
         totals
     }
 
