@@ -76,10 +76,10 @@ static __always_inline __u64 in_maple_tree(const struct mm_struct *mm, __u64 add
 						  (const void *)(node + bpf_core_field_offset(struct maple_range_64, pivot))))
 				return 0;
 		}
-		/* The last entry of a node has no pivot where all are taken. */
+		/* The last entry of a node has no pivot where all are taken, and 0 where not. */
 #pragma clang loop unroll(full)
 		for (int i = 0; i < LEAF_PIVOTS; i++) {
-			if (slot == i && (i < INNER_PIVOTS || !inner) && pivots[i] < address)
+			if (slot == i && (i < INNER_PIVOTS || !inner) && (i == 0 || pivots[i]) && pivots[i] < address)
 				slot = i + 1;
 		}
 		at = read_kernel(slots + slot * sizeof(__u64));
