@@ -31,7 +31,7 @@ step() {
 
 # Journeys that kill parts and wait: sessions that time out, brokers and engines that start again. Each has a broker and an engine of
 # its own and seldom uses a core, so these lanes run beside one another, each target by target; all others, which measure, run alone.
-LANES=("loss requests" "real loss_agent on_demand" "simulated late_names dead_letters")
+LANES=("loss requests" "real loss_agent on_demand" "simulated secured late_names dead_letters")
 read -ra WAITING <<<"${LANES[*]}"
 
 # Prints the names of all test targets of the workspace but those that wait.
