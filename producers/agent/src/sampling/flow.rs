@@ -40,11 +40,18 @@ pub(super) struct Flow {
 impl Flow {
     /// Returns one whose run began at `now_ns`.
     pub(super) fn new(sampler: Sampler, run: Run, now_ns: u64) -> Self {
+        let mut builder = Builder::new(now_ns);
+        // All else begins at zero with its sampler.
+        let before = Totals {
+            idle_ns: idle_ns(&run),
+            ..Totals::default()
+        };
+        builder.begin(now_ns, &before);
         Self {
             sampler,
             stacks: KnownStacks::default(),
             forgotten: None,
-            builder: Builder::new(now_ns),
+            builder,
             run,
             report: Report::default(),
             stopped_ns: None,
@@ -111,13 +118,12 @@ impl Flow {
 
     /// Returns what the kernel has counted until now, also before and after what `run` covers.
     pub(super) fn all_totals(&self, run: &Run) -> Totals {
-        let ticking = is_ticking(&run.head.profiler);
         // A reading that fails leaves the counts as they were: they go with a later batch.
         Totals {
             at_ns: self.stopped_ns.unwrap_or_else(monotonic_ns),
             counters: self.sampler.counters().unwrap_or_default(),
             times: self.sampler.times().unwrap_or_default(),
-            idle_ns: ticking.then(procfs::idle_ns).flatten().unwrap_or_default(),
+            idle_ns: idle_ns(run),
         }
     }
 
@@ -149,4 +155,10 @@ impl Flow {
         };
         end_ns.saturating_sub(self.run.started_ns) / 1_000
     }
+}
+
+/// Returns for how long each CPU has been idle, where the run ticks.
+fn idle_ns(run: &Run) -> BTreeMap<u32, u64> {
+    let ticking = is_ticking(&run.head.profiler);
+    ticking.then(procfs::idle_ns).flatten().unwrap_or_default()
 }
