@@ -24,7 +24,7 @@ pub struct Part {
 
 enum Handle {
     Process(Child),
-    Container(Container),
+    Container(Box<Container>),
 }
 
 impl Part {
@@ -64,7 +64,7 @@ impl Part {
     pub fn contained(name: &str, plan: &Plan<'_>) -> Result<Self> {
         Ok(Self {
             name: name.to_owned(),
-            handle: Handle::Container(Container::start(plan)?),
+            handle: Handle::Container(Box::new(Container::start(plan)?)),
         })
     }
 
