@@ -23,6 +23,8 @@ use crate::settings::BusSettings;
 
 /// How long the broker may take to say which partitions there are, and how far one goes.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// Pause before the same is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Longest pause between two messages while all of a topic is read.
 const STANDSTILL: Duration = Duration::from_secs(10);
 /// Most messages handed over at a time: what a caller holds.
@@ -181,17 +183,24 @@ impl Compacted {
     }
 }
 
-/// Returns the offset that each partition's next message will get.
+/// Returns the offset that each partition's next message will get. Of a topic that was just made, the broker may not yet lead a
+/// partition: it is asked again.
 fn ends(
     base: &BaseConsumer<Logs>,
     topic: &str,
     partitions: &BTreeSet<i32>,
 ) -> Result<BTreeMap<i32, i64>, Error> {
-    let end = |&partition: &i32| {
-        let (_, end) = base
+    let deadline = Instant::now() + ANSWER_WAIT;
+    let end = |&partition: &i32| loop {
+        let asked = base
             .fetch_watermarks(topic, partition, ANSWER_WAIT)
-            .map_err(Error::kafka("reading the end of a topic"))?;
-        Ok((partition, end))
+            .map_err(Error::kafka("reading the end of a topic"));
+        match asked {
+            Err(error) if error.is_transient() && Instant::now() < deadline => {
+                std::thread::sleep(ASK_AGAIN);
+            }
+            other => return Ok((partition, other?.1)),
+        }
     };
     partitions.iter().map(end).collect()
 }
