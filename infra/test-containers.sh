@@ -7,9 +7,9 @@ HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$HERE/lib.sh"
 cd "$STROBE_REPO"
 
-# Those that run the whole path and kill parts of it. The others look into a process of this host, or build a stack of their own.
+# Those that run the whole path and kill parts of it. The others look into a process or a folder of this host, or build a stack of their own.
 JOURNEYS=("$@")
-[[ ${#JOURNEYS[@]} -gt 0 ]] || JOURNEYS=(dead_letters loss loss_agent stacks)
+[[ ${#JOURNEYS[@]} -gt 0 ]] || JOURNEYS=(dead_letters loss)
 
 skip() {
   printf 'skipped: %s, in containers: %s\n' "${JOURNEYS[*]}" "$1"
