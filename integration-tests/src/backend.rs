@@ -1,5 +1,6 @@
 //! Where broker, engine and the parts of the system run: as processes of this host, or in containers.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
@@ -9,6 +10,23 @@ const CHOICE: &str = "STROBE_TEST_BACKEND";
 
 /// Images that `make images` builds, with the names that it gives them.
 const IMAGES: [&str; 4] = ["broker", "engine", "strobe", "agent"];
+
+/// The user that the images run as.
+const USER: u32 = 10_001;
+
+/// What a container is to run.
+pub struct Plan<'a> {
+    /// `broker`, `engine`, `strobe` or `agent`.
+    pub image: &'a str,
+    /// What its entry point gets.
+    pub arguments: Vec<String>,
+    /// Variables of its environment.
+    pub variables: Vec<(String, String)>,
+    /// Folders of the host: where they are, and where it sees them.
+    pub folders: Vec<(&'a Path, String)>,
+    /// Where its output goes.
+    pub log: &'a Path,
+}
 
 /// Where everything runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +48,17 @@ impl Backend {
             Ok("containers") => Ok(Self::Containers),
             Ok(other) => bail!("{CHOICE} is `{other}`: say `native` or `containers`"),
         }
+    }
+
+    /// Gives a folder to whoever will write there.
+    ///
+    /// # Errors
+    /// Where the file system refuses.
+    pub fn hand_over(self, folder: &Path) -> Result<()> {
+        if self == Self::Containers {
+            std::os::unix::fs::chown(folder, Some(USER), Some(USER))?;
+        }
+        Ok(())
     }
 
     /// Returns what is missing for it, and how to get it.

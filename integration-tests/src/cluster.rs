@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use crate::backend::Backend;
-use crate::container;
+use crate::backend::{Backend, Plan};
 use crate::stack::{Service, Turn, fresh_folder, tail};
 use crate::{Need, Part, executable, missing, skipped};
 
@@ -85,9 +84,7 @@ impl Cluster {
             strobe: Mutex::default(),
             agent: Mutex::default(),
         };
-        if cluster.turn.stack()?.backend == Backend::Containers {
-            std::os::unix::fs::chown(&cluster.folder, Some(container::USER), Some(container::USER))?;
-        }
+        cluster.turn.stack()?.backend.hand_over(&cluster.folder)?;
         cluster.write_first_config()?;
         // A broker that has just answered for the first time may not yet count itself among those that can hold topics.
         let applied = cluster.wait_for("topics can be made", || {
@@ -107,9 +104,7 @@ impl Cluster {
         let bootstrap = text(&format_args!("127.0.0.1:{}", stack.kafka_port));
         let symbols = file(self.path("symbols"));
         fs::create_dir_all(self.path("symbols"))?;
-        if stack.backend == Backend::Containers {
-            std::os::unix::fs::chown(self.path("symbols"), Some(container::USER), Some(container::USER))?;
-        }
+        stack.backend.hand_over(&self.path("symbols"))?;
         let prefix = text(&format_args!("{}.", self.name));
         let common = [
             ("bus", "bootstrap", bootstrap.clone()),
@@ -370,7 +365,7 @@ impl Cluster {
         if program == "strobe" {
             folders.push((&passwords, passwords.display().to_string()));
         }
-        let plan = container::Plan {
+        let plan = Plan {
             image: if program == "strobe" { "strobe" } else { "agent" },
             arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
             variables: variables

@@ -10,10 +10,8 @@ use testcontainers::core::Mount;
 use testcontainers::runners::SyncRunner;
 use testcontainers::{Container as Running, ContainerRequest, GenericImage, ImageExt};
 
-use crate::backend::image;
+use crate::backend::{Plan, image};
 
-/// The user that the images run as.
-pub const USER: u32 = 10_001;
 /// What every container of these tests is labelled with; the value is the pid of the test's process.
 pub const LABEL: &str = "io.strobe.test";
 /// Pause between two looks.
@@ -29,20 +27,6 @@ const AGENT_CAPABILITIES: [&str; 6] = [
 ];
 /// The same for engines that cannot name the first two.
 const OLDER_CAPABILITIES: [&str; 4] = ["SYS_ADMIN", "SYSLOG", "SYS_PTRACE", "DAC_READ_SEARCH"];
-
-/// What to run.
-pub struct Plan<'a> {
-    /// `broker`, `engine`, `strobe` or `agent`.
-    pub image: &'a str,
-    /// What its entry point gets.
-    pub arguments: Vec<String>,
-    /// Variables of its environment.
-    pub variables: Vec<(String, String)>,
-    /// Folders of the host: where they are, and where it sees them.
-    pub folders: Vec<(&'a Path, String)>,
-    /// Where its output goes.
-    pub log: &'a Path,
-}
 
 /// A container.
 pub struct Container {

@@ -2,27 +2,11 @@
 //!
 //! `testcontainers` brings some hundred crates; whoever does not test in containers does not build them.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// The user that the images run as.
-pub const USER: u32 = 10_001;
-
-/// What to run.
-pub struct Plan<'a> {
-    /// `broker`, `engine`, `strobe` or `agent`.
-    pub image: &'a str,
-    /// What its entry point gets.
-    pub arguments: Vec<String>,
-    /// Variables of its environment.
-    pub variables: Vec<(String, String)>,
-    /// Folders of the host: where they are, and where it sees them.
-    pub folders: Vec<(&'a Path, String)>,
-    /// Where its output goes.
-    pub log: &'a Path,
-}
+use crate::backend::Plan;
 
 /// A container, of which there is none.
 pub enum Container {}

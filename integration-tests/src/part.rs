@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::container::{Container, Plan};
+use crate::backend::Plan;
+use crate::container::Container;
 
 /// Longest wait for the end of a part: the sink and the processor drain for 10 s, the agent sends for 5 s.
 const END: Duration = Duration::from_secs(30);

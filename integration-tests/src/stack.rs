@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, test_kill_process};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Plan};
 use crate::container::{self, Container};
 use crate::{home, repository};
 
@@ -208,14 +208,14 @@ impl Stack {
             arguments.extend(["--heap", "384m"].map(str::to_owned));
         } else {
             fs::create_dir_all(&passwords)?;
-            std::os::unix::fs::chown(&passwords, Some(container::USER), Some(container::USER))?;
+            self.backend.hand_over(&passwords)?;
             for user in ["writer", "reader"] {
                 arguments.push(format!("--{user}-password-file"));
                 arguments.push(format!("/passwords/{user}.password"));
             }
             folders.push((passwords.as_path(), "/passwords".to_owned()));
         }
-        let plan = container::Plan {
+        let plan = Plan {
             image: service.name(),
             arguments,
             variables: Vec::new(),
