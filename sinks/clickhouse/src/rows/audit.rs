@@ -9,78 +9,62 @@ use crate::tables::Table;
 #[derive(Default)]
 pub(super) struct AuditRows {
     rows: usize,
-    /// Reporter, reason, service, profiler.
-    names: [Texts; 4],
-    /// The others, in the order of the table.
-    columns: [Vec<u8>; 10],
+    id: Vec<u8>,
+    time: Vec<u8>,
+    who: Vec<u8>,
+    proved: Vec<u8>,
+    reporter: Texts,
+    action: Vec<u8>,
+    outcome: Vec<u8>,
+    reason: Texts,
+    detail: Vec<u8>,
+    subject: Vec<u8>,
+    service: Texts,
+    profiler: Texts,
+    target: Vec<u8>,
+    why: Vec<u8>,
 }
 
 impl AuditRows {
     pub(super) fn add(&mut self, record: &AuditRecord) {
         self.rows += 1;
-        let names = [
-            &record.reporter,
-            &record.reason,
-            &record.service,
-            &record.profiler,
-        ];
-        for (texts, name) in self.names.iter_mut().zip(names) {
+        for (texts, name) in [
+            (&mut self.reporter, &record.reporter),
+            (&mut self.reason, &record.reason),
+            (&mut self.service, &record.service),
+            (&mut self.profiler, &record.profiler),
+        ] {
             let number = texts.number(name);
             texts.rows.push(number);
         }
-        let [
-            id,
-            time,
-            who,
-            proved,
-            action,
-            outcome,
-            detail,
-            subject,
-            target,
-            why,
-        ] = &mut self.columns;
-        uuid(id, record.id.0);
-        time.extend_from_slice(&record.time_us.to_le_bytes());
-        text(who, &record.who);
-        proved.push(record.proved.into());
-        action.push(record.action);
-        outcome.push(record.outcome);
-        text(detail, &record.detail);
-        text(subject, &record.subject);
-        text(target, &record.target);
-        text(why, &record.why);
+        uuid(&mut self.id, record.id.0);
+        self.time.extend_from_slice(&record.time_us.to_le_bytes());
+        text(&mut self.who, &record.who);
+        self.proved.push(record.proved.into());
+        self.action.push(record.action);
+        self.outcome.push(record.outcome);
+        text(&mut self.detail, &record.detail);
+        text(&mut self.subject, &record.subject);
+        text(&mut self.target, &record.target);
+        text(&mut self.why, &record.why);
     }
 
     pub(super) fn block(&self) -> (usize, Vec<u8>) {
         let mut columns = Columns::new(Table::Audit, self.rows, 256 + 300 * self.rows);
-        let [reporter, reason, service, profiler] = &self.names;
-        let [
-            id,
-            time,
-            who,
-            proved,
-            action,
-            outcome,
-            detail,
-            subject,
-            target,
-            why,
-        ] = &self.columns;
-        [id, time, who, proved]
-            .into_iter()
-            .for_each(|values| columns.plain(values));
-        columns.texts(reporter);
-        [action, outcome]
-            .into_iter()
-            .for_each(|values| columns.plain(values));
-        columns.texts(reason);
-        [detail, subject]
-            .into_iter()
-            .for_each(|values| columns.plain(values));
-        columns.texts(service);
-        columns.texts(profiler);
-        [target, why].into_iter().for_each(|values| columns.plain(values));
+        columns.plain(&self.id);
+        columns.plain(&self.time);
+        columns.plain(&self.who);
+        columns.plain(&self.proved);
+        columns.texts(&self.reporter);
+        columns.plain(&self.action);
+        columns.plain(&self.outcome);
+        columns.texts(&self.reason);
+        columns.plain(&self.detail);
+        columns.plain(&self.subject);
+        columns.texts(&self.service);
+        columns.texts(&self.profiler);
+        columns.plain(&self.target);
+        columns.plain(&self.why);
         columns.finish()
     }
 }
