@@ -460,20 +460,7 @@ mod tests {
     use super::*;
 
     fn image() -> Image {
-        Image {
-            number: 1,
-            pid: 1,
-            start_ns: None,
-            exec: None,
-            born_ns: 0,
-            ended_ns: None,
-            mappings: Mappings::default(),
-            refresh_at: REFRESH_AT,
-            executable: None,
-            origin: None,
-            variable: None,
-            belonging: None,
-        }
+        Image::new(1, 1, 0)
     }
 
     /// Checks that what is said of a process that was never sampled is believed if it was that image then, and only then.
