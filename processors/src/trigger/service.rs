@@ -306,7 +306,7 @@ impl Service<'_> {
         if let Some(position) = self.positions.get_mut(&message.partition) {
             position.next = message.offset + 1;
         }
-        let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
+        let taken_us = message.taken_us();
         let Ok((schema, _)) = codec::unframe(message.bytes()) else {
             return self.unreadable(message, &"it has no framing");
         };
@@ -477,7 +477,7 @@ impl Service<'_> {
         let is_oversized =
             codec::decode_framed::<SignedRequest>(message.bytes()).is_err_and(|error| error.is_oversized());
         let reason = if is_oversized { "oversized" } else { "undecodable" };
-        let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
+        let taken_us = message.taken_us();
         self.audit_question(message, |name| {
             audit::unreadable(
                 name,

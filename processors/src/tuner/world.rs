@@ -179,7 +179,7 @@ impl World {
             }
             (_, value) if key == CONFIG_KEY => {
                 let place = format!("{}@{}", message.partition, message.offset);
-                let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
+                let taken_us = message.taken_us();
                 self.desires
                     .take(&place, value.as_deref(), taken_us, SystemTime::now());
             }

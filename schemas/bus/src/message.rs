@@ -51,6 +51,11 @@ impl Message {
         self.payload.as_deref().unwrap_or_default()
     }
 
+    /// Returns when the broker took it, microseconds since 1970 (UTC); 0 where that is not known.
+    pub fn taken_us(&self) -> u64 {
+        self.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000)
+    }
+
     /// Returns about how much memory it holds.
     pub fn cost(&self) -> usize {
         cost(&self.key, &self.headers, &self.payload)

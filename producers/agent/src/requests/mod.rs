@@ -159,7 +159,7 @@ impl Requests<'_> {
     }
 
     fn take(&mut self, message: &Message) {
-        let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
+        let taken_us = message.taken_us();
         let unreadable = |why: &dyn std::fmt::Display| {
             tracing::warn!(partition = %message.partition, offset = message.offset, "left out: {why}");
         };

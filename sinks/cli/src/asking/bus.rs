@@ -139,7 +139,7 @@ pub fn no_key() -> CliError {
 }
 
 fn heard(message: &Message) -> Option<(RequestId, Heard)> {
-    let taken_us = message.timestamp_ms.map_or(0, |ms| ms.max(0) as u64 * 1_000);
+    let taken_us = message.taken_us();
     let (schema, _) = codec::unframe(message.bytes()).ok()?;
     match schema {
         codec::SCHEMA_ID_SIGNED_REQUEST => {
